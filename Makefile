@@ -1,0 +1,53 @@
+# Every target makes and uses its own virtual environment; a second run installs nothing.
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+export OMP_WAIT_POLICY ?= passive
+export MPLBACKEND ?= Agg
+
+.PHONY: help demo test lint unit interpreter soak bench gpu-check clean
+
+help:  ## list the targets
+	@grep -E '^[a-z-]+:.*##' Makefile | sed -E 's/:[^#]*## /\t/'
+
+$(STAMP): pyproject.toml
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]'
+	touch $(STAMP)
+
+demo: $(STAMP)  ## train on the digits data set, predict with uncertainty, write the report
+	$(BIN)/python scripts/train.py configs/digits_mlp.yaml --overwrite
+	$(BIN)/python scripts/mc_predict.py --checkpoint checkpoints/digits_mlp --passes 100 --out results/digits_mlp --overwrite
+
+test: lint unit interpreter  ## everything CI runs
+
+lint: $(STAMP)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+unit: $(STAMP)
+	$(BIN)/python -m pytest -q -m "not slow and not interpreter and not gpu"
+
+interpreter: $(STAMP)  ## the Triton kernels, on the CPU, in Triton's interpreter
+	TRITON_INTERPRET=1 $(BIN)/python -m pytest -q -m "interpreter and not slow"
+
+soak: $(STAMP)  ## longer statistical and fuzz runs
+	$(BIN)/python -m pytest -q -m "slow and not interpreter and not gpu"
+	TRITON_INTERPRET=1 $(BIN)/python -m pytest -q -m "interpreter and slow"
+
+bench: $(STAMP)  ## benchmarks for this machine's device
+	$(BIN)/python -m benchmarks.run
+
+# On a GPU machine the installed torch is used: name another interpreter with GPU_PYTHON.
+GPU_PYTHON ?= python3
+gpu-check:  ## GPU tests and benchmarks, one table
+	$(GPU_PYTHON) -m pytest -q -m gpu
+	$(GPU_PYTHON) -m benchmarks.run
+
+clean:  ## remove the virtual environment and every cache
+	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

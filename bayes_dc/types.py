@@ -1,0 +1,32 @@
+"""Words shared by every layer of the package; imports nothing."""
+
+from typing import Literal, NamedTuple
+
+MaskScope = Literal["row", "sample", "pass"]
+"""Which rows share one weight mask.
+
+``"row"``: none, every row of every leading dimension has its own mask.
+``"sample"``: the positions (tokens, pixels) of one sample in one pass.
+``"pass"``: the whole batch in one pass.
+"""
+
+MaskScale = Literal["inverted", "none"]
+"""``"inverted"`` divides the masked product by the keep probability, ``"none"`` leaves it as it is."""
+
+Sampler = Literal["bernoulli"]
+"""How the layer's output is drawn: ``"bernoulli"`` masks every weight."""
+
+Link = Literal["softmax", "identity"]
+"""What turns a model's output into class probabilities."""
+
+
+class MaskKey(NamedTuple):
+    """Names one stream of masks.
+
+    Attributes:
+        seed: Unsigned 64-bit seed of the run.
+        layer: Unsigned 32-bit number of the layer in its model.
+    """
+
+    seed: int
+    layer: int = 0
