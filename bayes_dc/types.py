@@ -11,7 +11,7 @@ MaskScope = Literal["row", "sample", "pass"]
 """
 
 MaskScale = Literal["inverted", "none"]
-"""``"inverted"`` divides the masked product by the keep probability, ``"none"`` leaves it as it is."""
+"""``"inverted"`` divides the masked product by the keep probability, ``"none"`` does not."""
 
 Sampler = Literal["bernoulli"]
 """How the layer's output is drawn: ``"bernoulli"`` masks every weight."""

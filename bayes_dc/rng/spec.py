@@ -99,8 +99,8 @@ def keep_digits(p: float) -> KeepDigits:
         p: Drop probability in [0, 1).
 
     Returns:
-        ``KeepDigits``; its ``p_effective`` differs from ``p`` by at most 1 % of min(p, 1 − p) wherever 16 digits
-        can do that.
+        ``KeepDigits``; its ``p_effective`` differs from ``p`` by at most 1 % of min(p, 1 − p)
+        wherever 16 digits can do that.
 
     Raises:
         ValueError: If a p > 0 would round to 0 or 1 at 16 digits.

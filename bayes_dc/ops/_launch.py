@@ -1,0 +1,113 @@
+"""What every Triton launcher needs to know: device, types, alignment and launch configuration.
+
+Configurations change speed only. A row's mask and the order of its sums do not depend on them,
+except for ``splits`` of the weight gradient, which is a function of the shape.
+"""
+
+import contextlib
+import os
+from typing import NamedTuple
+
+import torch
+import triton.language as tl
+from torch import Tensor
+
+INTERPRETED = os.environ.get("TRITON_INTERPRET", "0") == "1"
+
+_TARGET_PROGRAMS = 2048
+_MIN_ROWS_PER_SPLIT = 64
+_MAX_PARTIAL_ELEMENTS = 1 << 26
+
+
+class RowConfig(NamedTuple):
+    """Launch configuration of a row kernel.
+
+    Attributes:
+        rows: Rows per lane (unused by the weight gradient).
+        lanes: Lanes along the rows (unused by the weight gradient).
+        quads: Groups of four inputs per program of the gradients.
+        warps: Warps per program.
+    """
+
+    rows: int = 4
+    lanes: int = 32
+    quads: int = 1
+    warps: int = 1
+
+
+def fwd_config(M: int, N: int, K: int) -> RowConfig:
+    """Default configuration of the forward."""
+    if INTERPRETED:
+        return RowConfig(rows=1, lanes=_power_of_two(M))
+    columns = -(-N // 32)
+    rows = next((r for r in (4, 2) if columns * -(-M // (32 * r)) >= _TARGET_PROGRAMS // 2), 1)
+    return RowConfig(rows=rows, lanes=32)
+
+
+def dx_config(M: int, N: int, K: int) -> RowConfig:
+    """Default configuration of the input gradient."""
+    if INTERPRETED:
+        return RowConfig(rows=1, quads=_power_of_two(-(-K // 4)), lanes=_power_of_two(M))
+    return RowConfig(rows=4, lanes=2, quads=16)
+
+
+def dw_config(M: int, N: int, K: int) -> RowConfig:
+    """Default configuration of the weight gradient."""
+    if INTERPRETED:
+        return RowConfig(quads=_power_of_two(-(-K // 4)))
+    return RowConfig(quads=32)
+
+
+def dw_splits(M: int, N: int, K: int) -> int:
+    """Runs of rows the weight gradient is split into; a function of the shape alone.
+
+    Split where one program per 32 × 128 tile would leave a large GPU idle.
+    """
+    programs = max(1, -(-N // 32) * -(-K // 128))
+    wanted = min(_TARGET_PROGRAMS // programs, M // _MIN_ROWS_PER_SPLIT)
+    return max(1, min(wanted, _MAX_PARTIAL_ELEMENTS // max(1, N * K)))
+
+
+def accumulator(dtype: torch.dtype) -> tl.dtype:
+    """Type of products and sums."""
+    return tl.float64 if dtype == torch.float64 else tl.float32
+
+
+def accumulator_dtype(dtype: torch.dtype) -> torch.dtype:
+    """The same as a torch type."""
+    return torch.float64 if dtype == torch.float64 else torch.float32
+
+
+def quads(t: Tensor) -> bool:
+    """Whether aligned vectors of four elements can be read along the last dimension of ``t``."""
+    return (
+        t.shape[-1] % 4 == 0
+        and t.shape[-1] > 0
+        and t.stride(-1) == 1
+        and t.data_ptr() % (4 * t.element_size()) == 0
+        and all(s % 4 == 0 for s, size in zip(t.stride()[:-1], t.shape[:-1], strict=True) if size > 1)
+    )
+
+
+def constant_stride(w: Tensor) -> int:
+    """Distance of the rows of ``w`` as a compile-time constant, 0 to pass it at run time.
+
+    A constant lets the compiler fold 32 row addresses into one register pair and immediates, whose
+    range is 2**23 bytes; without it they spill.
+    """
+    stride = w.stride(0)
+    return stride if quads(w) and 0 < stride * 32 * w.element_size() < 1 << 23 else 0
+
+
+def use_ptx(t: Tensor) -> bool:
+    """Whether the PTX forms of the helpers apply: an NVIDIA GPU and float32 sums."""
+    return t.is_cuda and torch.version.hip is None and t.dtype != torch.float64
+
+
+def on_device_of(t: Tensor) -> contextlib.AbstractContextManager[object]:
+    """Make the tensor's device current: Triton launches on the current one."""
+    return torch.cuda.device(t.device) if t.is_cuda else contextlib.nullcontext()
+
+
+def _power_of_two(n: int) -> int:
+    return 1 << max(0, n - 1).bit_length()
