@@ -1,0 +1,26 @@
+"""Per-sample DropConnect uncertainty for PyTorch.
+
+    model = ...                               # any classifier with linear layers
+    bayes_dc.convert(model, p=0.5)            # then train or fine-tune it
+    prediction = bayes_dc.predict_with_uncertainty(model, x, T=100)
+    prediction.mean, prediction.entropy, prediction.mutual_information
+"""
+
+from bayes_dc import datasets, metrics, models
+from bayes_dc.mc import Prediction, predict_with_uncertainty
+from bayes_dc.nn import DropConnectLinear, convert, restore
+from bayes_dc.ops import dropconnect_linear
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "DropConnectLinear",
+    "Prediction",
+    "convert",
+    "datasets",
+    "dropconnect_linear",
+    "metrics",
+    "models",
+    "predict_with_uncertainty",
+    "restore",
+]

@@ -1,0 +1,295 @@
+"""``predict_with_uncertainty``: T stochastic passes of a model, and what they say."""
+
+import contextlib
+import threading
+import time
+import warnings
+import weakref
+from collections.abc import Iterator
+from typing import Any, get_args
+
+import torch
+from torch import Tensor, nn
+
+from bayes_dc.mc.fold import FoldedPasses
+from bayes_dc.mc.prediction import Prediction
+from bayes_dc.mc.statistics import PassStatistics
+from bayes_dc.nn import DropConnectModule, MaskKeys, dropconnect_layers
+from bayes_dc.types import Link
+
+ROWS_PER_FORWARD = 1 << 15
+"""Rows of one folded forward where ``chunk`` is not given."""
+
+_PASSES = "{name} must be an integer of at least 1; got {got!r}."
+_INPUT = "x must be a tensor with the inputs along its first dimension; got {got}."
+_SAMPLE_IDS = """\
+sample_ids must be an int64 tensor of shape [{rows}], one id per row of x {x_shape}; got {got}.
+For rows 0…{last} of a data set pass torch.arange({rows}), or leave it out.
+"""
+_LINK = "link must be one of {allowed}; got {got!r}."
+_NO_LAYER = """\
+The model has no DropConnect layer, so every pass would be equal.
+Convert it (bayes_dc.convert(model, p=0.5)) and train or fine-tune it, or build it with
+bayes_dc.DropConnectLinear.
+"""
+_OUTPUT = """\
+The model must return one tensor [rows, classes] with a row for each input; for {rows} rows
+({passes} passes × {batch} inputs) it returned {got}. If the model mixes or counts rows by hand, pass
+chunk=1.
+"""
+_NOT_FOLDED = (
+    "The model's output does not depend on any of its DropConnect layers ({names}): they are not "
+    "called in its forward."
+)
+_PROBABILITIES = (
+    "link='identity' needs a model that returns class probabilities; its rows sum to "
+    "{low:.4g} … {high:.4g} with a smallest entry of {smallest:.4g}. Use link='softmax' for logits."
+)
+_ZERO_VARIANCE = (
+    "All {T} passes gave the same probabilities for every input, so the uncertainty is 0 without "
+    "meaning. DropConnect layers: {names}."
+)
+_NOT_FINITE = (
+    "{count} of {batch} inputs hold NaN or infinite values (first row: {first}); their statistics "
+    "are what the model makes of them."
+)
+_NOTE = """\
+(raised while {passes} passes were folded into one forward of {rows} rows; if the model fixes its
+batch size by hand, pass chunk=1)"""
+
+_locks: weakref.WeakKeyDictionary[nn.Module, threading.RLock] = weakref.WeakKeyDictionary()
+_locks_guard = threading.Lock()
+
+
+def predict_with_uncertainty(
+    model: nn.Module,
+    x: Tensor,
+    T: int = 100,
+    *,
+    seed: int = 0,
+    sample_ids: Tensor | None = None,
+    chunk: int | None = None,
+    return_samples: bool = False,
+    link: Link = "softmax",
+) -> Prediction:
+    """Predict with T Monte Carlo passes, a weight mask of its own for every input and pass.
+
+    With p_t the class probabilities of pass t: mean p̄ = 1/T Σ p_t, entropy H(p̄), expected entropy
+    1/T Σ H(p_t), mutual information their difference.
+
+    The model runs in evaluation mode (BatchNorm uses its running statistics, ``nn.Dropout`` is
+    off) with only its DropConnect layers drawing masks. Passes are folded into the rows of a
+    forward; what comes before the first DropConnect layer runs once on B rows. Modes and buffers
+    are afterwards as before, also after an exception, and no global generator is touched. Calls
+    from several threads on one model run one after another.
+
+    Args:
+        model: Classifier with at least one DropConnect layer, which treats the rows of its input
+            independently and returns ``[rows, C]``.
+        x: Inputs ``[B, …]`` on the model's device; B = 0 gives an empty prediction.
+        T: Number of passes, at least 1.
+        seed: Unsigned 64-bit seed of the masks.
+        sample_ids: int64 ``[B]``, identity of each input, e.g. its index in a data set; default
+            0 … B − 1. Masks are keyed by it.
+        chunk: Passes per forward. None: as many as keep a forward within 32768 rows, fewer where
+            CUDA memory runs out. Changes neither masks nor the order of any sum.
+        return_samples: Also return the probabilities of every pass.
+        link: ``"softmax"`` for a model that returns logits, ``"identity"`` for probabilities.
+
+    Returns:
+        ``Prediction``.
+
+    Raises:
+        ValueError: If an argument is out of range, the model has no DropConnect layer, or its
+            output does not fit.
+        TypeError: If ``x`` is not a tensor.
+
+    Determinism:
+        Masks depend on (seed, layer number, sample id, pass) only, so an input's result does not
+        depend on batch size, order or chunking as far as the model's other layers are row-wise
+        exact (DropConnect layers are; vendor matrix products may round differently with the batch
+        size). Repeats bit for bit.
+
+    Source:
+        Gal & Ghahramani 2016, *Dropout as a Bayesian approximation*; Wan et al. 2013.
+
+    Example:
+        >>> model = nn.Sequential(nn.Linear(4, 3))
+        >>> _ = bayes_dc.convert(model, p=0.5)
+        >>> predict_with_uncertainty(model, torch.ones(2, 4), T=8).mean.shape
+        torch.Size([2, 3])
+    """
+    layers = _check_arguments(model, x, T, chunk, link)
+    B = x.shape[0]
+    ids = _sample_ids(sample_ids, x)
+    _warn_if_not_finite(x)
+    started = time.perf_counter()
+    keys = MaskKeys(seed)
+    with _lock_of(model), torch.no_grad(), _evaluation_mode(model), keys.attached(model):
+        per_forward = min(T, chunk or max(1, ROWS_PER_FORWARD // max(B, 1)))
+        statistics, samples = _run(model, x, ids, T, per_forward, keys, link, return_samples, chunk)
+        summary = statistics.summary()
+        if x.is_cuda:
+            torch.cuda.synchronize(x.device)
+    if T > 1 and B > 0 and not bool(summary.variance.any()):
+        warnings.warn(
+            _ZERO_VARIANCE.format(T=T, names=_describe(layers)), UserWarning, stacklevel=2
+        )
+    return Prediction(
+        *summary,
+        samples=samples,
+        T=T,
+        seed=keys.seed,
+        p_effective={name: layer.p_effective for name, layer in layers.items()},
+        elapsed_seconds=time.perf_counter() - started,
+    )
+
+
+def _run(
+    model: nn.Module,
+    x: Tensor,
+    ids: Tensor,
+    T: int,
+    per_forward: int,
+    keys: MaskKeys,
+    link: Link,
+    return_samples: bool,
+    chunk: int | None,
+) -> tuple[PassStatistics, Tensor | None]:
+    """All passes, ``per_forward`` at a time; halves that where CUDA memory runs out."""
+    statistics: PassStatistics | None = None
+    samples: list[Tensor] = []
+    record: list[Any] | None = [] if per_forward < T else None
+    first = 0
+    while first < T:
+        passes = min(per_forward, T - first)
+        try:
+            probs, record = _forward(model, x, ids, first, passes, keys, link, record)
+        except torch.OutOfMemoryError:
+            if chunk is not None or passes == 1:
+                raise
+            per_forward = passes // 2
+            record = record or []
+            continue
+        if statistics is None:
+            statistics = PassStatistics(T, *probs.shape[1:], x.device)
+        statistics.update(probs)
+        if return_samples:
+            samples.append(probs)
+        first += passes
+    assert statistics is not None
+    return statistics, torch.cat(samples) if return_samples else None
+
+
+def _forward(
+    model: nn.Module,
+    x: Tensor,
+    ids: Tensor,
+    first: int,
+    passes: int,
+    keys: MaskKeys,
+    link: Link,
+    record: list[Any] | None,
+) -> tuple[Tensor, list[Any] | None]:
+    """Class probabilities [passes, B, C] of passes first … first + passes − 1, float64."""
+    B = x.shape[0]
+    rows = passes * B
+    pass_ids = torch.arange(first, first + passes, dtype=torch.int64, device=x.device)
+    keys.set(pass_ids=pass_ids, sample_ids=ids)
+    mode = FoldedPasses(B, passes, record)
+    marked = mode.start(x)
+    try:
+        with mode:
+            output = model(marked)
+    except Exception as error:
+        if passes > 1:
+            error.add_note(_NOTE.format(passes=passes, rows=rows))
+        raise
+    if isinstance(output, Tensor) and not mode.is_folded(output):
+        raise ValueError(_NOT_FOLDED.format(names=", ".join(dropconnect_layers(model))))
+    if not isinstance(output, Tensor) or output.ndim != 2 or output.shape[0] != rows:
+        got = list(output.shape) if isinstance(output, Tensor) else type(output).__name__
+        raise ValueError(_OUTPUT.format(rows=rows, passes=passes, batch=B, got=got))
+    values = output.double().view(passes, B, -1) if rows else output.double()[None]
+    return _apply_link(values, link), mode.record
+
+
+def _apply_link(values: Tensor, link: Link) -> Tensor:
+    """Probabilities from model outputs."""
+    if link == "softmax":
+        return values.softmax(dim=-1)
+    if values.numel():
+        sums, smallest = values.sum(dim=-1), float(values.min())
+        low, high = float(sums.min()), float(sums.max())
+        if not (smallest >= 0 and abs(low - 1) < 1e-2 and abs(high - 1) < 1e-2):
+            raise ValueError(_PROBABILITIES.format(low=low, high=high, smallest=smallest))
+    return values
+
+
+def _check_arguments(
+    model: nn.Module, x: Tensor, T: int, chunk: int | None, link: Link
+) -> dict[str, DropConnectModule]:
+    """Refuse what cannot work; returns the DropConnect layers by name."""
+    if not isinstance(x, Tensor) or x.ndim == 0:
+        raise TypeError(_INPUT.format(got="a scalar" if isinstance(x, Tensor) else type(x).__name__))
+    for name, value in (("T", T), ("chunk", chunk)):
+        if value is None and name == "chunk":
+            continue
+        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+            raise ValueError(_PASSES.format(name=name, got=value))
+    if link not in get_args(Link):
+        raise ValueError(_LINK.format(allowed=get_args(Link), got=link))
+    layers = dropconnect_layers(model)
+    if not layers:
+        raise ValueError(_NO_LAYER)
+    return layers
+
+
+def _sample_ids(sample_ids: Tensor | None, x: Tensor) -> Tensor:
+    """The ids on the device of x."""
+    rows = x.shape[0]
+    if sample_ids is None:
+        return torch.arange(rows, dtype=torch.int64, device=x.device)
+    if sample_ids.shape != (rows,) or sample_ids.dtype != torch.int64:
+        got = f"{sample_ids.dtype} {list(sample_ids.shape)}"
+        raise ValueError(
+            _SAMPLE_IDS.format(rows=rows, x_shape=list(x.shape), got=got, last=max(rows - 1, 0))
+        )
+    return sample_ids.to(x.device)
+
+
+def _warn_if_not_finite(x: Tensor) -> None:
+    """NaN and inf inputs are used as they are, and said."""
+    if not x.is_floating_point() or x.numel() == 0:
+        return
+    bad = ~torch.isfinite(x).flatten(1).all(dim=1) if x.ndim > 1 else ~torch.isfinite(x)
+    count = int(bad.sum())
+    if count:
+        first = int(bad.nonzero()[0])
+        warnings.warn(
+            _NOT_FINITE.format(count=count, batch=x.shape[0], first=first), UserWarning, stacklevel=3
+        )
+
+
+def _describe(layers: dict[str, DropConnectModule]) -> str:
+    """Names and drop probabilities, for a warning."""
+    return ", ".join(f"{n or 'the model'} (p = {m.p})" for n, m in layers.items())
+
+
+def _lock_of(model: nn.Module) -> threading.RLock:
+    """One lock per model: its layers can follow one run at a time."""
+    with _locks_guard:
+        return _locks.setdefault(model, threading.RLock())
+
+
+@contextlib.contextmanager
+def _evaluation_mode(model: nn.Module) -> Iterator[None]:
+    """Every module in evaluation mode; each one's former flag comes back."""
+    flags = {module: module.training for module in model.modules()}
+    for module in flags:
+        module.training = False
+    try:
+        yield
+    finally:
+        for module, training in flags.items():
+            module.training = training

@@ -1,0 +1,172 @@
+"""Which masks the DropConnect layers of a model draw: layer numbers and mask coordinates."""
+
+import contextlib
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from bayes_dc.nn.module import DropConnectModule
+from bayes_dc.rng import check_seed, layer_key
+
+_DUPLICATE = (
+    "Layers {first!r} and {second!r} both carry mask layer number {number}, so they would draw the "
+    "same masks. This happens when numbered models are put together; give all layers new numbers "
+    "with bayes_dc.nn.number_layers(model, renumber=True)."
+)
+_ATTACHED = (
+    "Layer {name!r} already draws its masks from other MaskKeys; detach those first (two runs on "
+    "one model at the same time cannot share its layers)."
+)
+_UNSET = "MaskKeys.set(pass_ids=…, sample_ids=…) must be called before the model runs."
+
+
+class LayerMasks(NamedTuple):
+    """What one layer reads in a forward: its key words and the run's coordinates."""
+
+    key: Tensor
+    keys: "MaskKeys"
+
+
+def dropconnect_layers(model: nn.Module) -> dict[str, DropConnectModule]:
+    """DropConnect layers of a model by name, in ``model.modules()`` order.
+
+    Args:
+        model: Any module; it may be a layer itself (name ``""``).
+
+    Returns:
+        Name → layer, each layer once.
+    """
+    return {name: m for name, m in model.named_modules() if isinstance(m, DropConnectModule)}
+
+
+def number_layers(model: nn.Module, *, renumber: bool = False) -> dict[str, int]:
+    """Give every DropConnect layer of a model its mask layer number.
+
+    Layers without a number get the next ones above those in use, in ``model.modules()`` order:
+    0, 1, 2, … for a fresh model. A number travels with the state dict.
+
+    Args:
+        model: The whole model.
+        renumber: Forget the numbers in use and count from 0.
+
+    Returns:
+        Layer name → number.
+
+    Raises:
+        ValueError: If two layers carry one number.
+    """
+    layers = dropconnect_layers(model)
+    owner: dict[int, str] = {}
+    for name, layer in layers.items():
+        if renumber:
+            layer.mask_layer = None
+        number = layer.mask_layer
+        if number is None:
+            continue
+        if number in owner:
+            message = _DUPLICATE.format(first=owner[number], second=name, number=number)
+            raise ValueError(message)
+        owner[number] = name
+    following = max(owner, default=-1) + 1
+    for layer in layers.values():
+        if layer.mask_layer is None:
+            layer.mask_layer = following
+            following += 1
+    return {n: m.mask_layer for n, m in layers.items() if m.mask_layer is not None}
+
+
+class MaskKeys:
+    """Mask coordinates of a run: masks are a function of (seed, layer, pass, sample).
+
+    Attach it to a model, then set the coordinates before each forward::
+
+        keys = MaskKeys(seed=0)
+        with keys.attached(model):
+            for step, batch in enumerate(batches):
+                keys.set(pass_ids=step, sample_ids=torch.arange(len(batch)))
+                loss(model(batch)).backward()
+
+    While attached, layers draw masks in training and in evaluation mode. The coordinates of a
+    forward must stay set until its backward is done where activations are checkpointed.
+
+    Args:
+        seed: Unsigned 64-bit seed.
+    """
+
+    def __init__(self, seed: int) -> None:
+        self.seed = check_seed(seed)
+        self._layers: list[DropConnectModule] = []
+        self._pass_ids: Tensor | None = None
+        self._sample_ids: Tensor | None = None
+
+    @property
+    def pass_ids(self) -> Tensor:
+        """Pass ids of the next forward, int64 ``[P]``."""
+        if self._pass_ids is None:
+            raise RuntimeError(_UNSET)
+        return self._pass_ids
+
+    @property
+    def sample_ids(self) -> Tensor:
+        """Sample ids of the next forward, int64 ``[S]``."""
+        if self._sample_ids is None:
+            raise RuntimeError(_UNSET)
+        return self._sample_ids
+
+    def attach(self, model: nn.Module) -> None:
+        """Number the layers of ``model`` and make them draw the masks of this run.
+
+        Args:
+            model: Model with any number of DropConnect layers.
+
+        Raises:
+            RuntimeError: If a layer is attached to other keys.
+            ValueError: If two layers carry one mask layer number.
+        """
+        layers = dropconnect_layers(model)
+        for name, layer in layers.items():
+            if layer.masks is not None and layer.masks.keys is not self:
+                raise RuntimeError(_ATTACHED.format(name=name))
+        numbers = number_layers(model)
+        for name, layer in layers.items():
+            words = layer_key(self.seed, numbers[name])
+            key = torch.tensor(words, dtype=torch.int64, device=layer.weight.device)
+            layer.masks = LayerMasks(key, self)
+        self._layers = list(layers.values())
+
+    def detach(self) -> None:
+        """Give the layers back: they draw fresh masks in training and none in evaluation."""
+        for layer in self._layers:
+            layer.masks = None
+        self._layers = []
+
+    @contextlib.contextmanager
+    def attached(self, model: nn.Module) -> Iterator["MaskKeys"]:
+        """``attach`` for the length of a ``with`` block.
+
+        Args:
+            model: As for ``attach``.
+
+        Yields:
+            These keys.
+        """
+        self.attach(model)
+        try:
+            yield self
+        finally:
+            self.detach()
+
+    def set(self, *, pass_ids: int | Tensor, sample_ids: Tensor) -> None:
+        """Set the coordinates of the next forwards.
+
+        The tensors are kept, not copied into: a graph saved for backward keeps its own.
+
+        Args:
+            pass_ids: Pass number, or int64 ``[P]`` of them for folded passes.
+            sample_ids: int64 ``[S]``, one for each row of a pass.
+        """
+        if not isinstance(pass_ids, Tensor):
+            pass_ids = torch.full((1,), pass_ids, dtype=torch.int64, device=sample_ids.device)
+        self._pass_ids, self._sample_ids = pass_ids, sample_ids

@@ -1,0 +1,113 @@
+"""What every DropConnect layer has beside its torch parent."""
+
+from typing import TYPE_CHECKING, Any, get_args
+
+import torch
+from torch import Tensor, nn
+
+from bayes_dc.rng import keep_digits
+from bayes_dc.types import MaskScale, MaskScope, Sampler
+
+if TYPE_CHECKING:
+    from bayes_dc.nn.keys import LayerMasks
+
+_OPTION = "{name} must be one of {allowed}; got {got!r}."
+
+
+class DropConnectModule(nn.Module):
+    """Options and mask state of a DropConnect layer.
+
+    Attributes:
+        p: Drop probability asked for.
+        p_effective: Drop probability realised by the masks.
+        scope: Which rows share a mask.
+        scale: Whether the masked product is divided by the keep probability.
+        sampler: How the output is drawn.
+        mask_layer: Number of the layer in its model, or None before ``number_layers``.
+        masks: Where the layer reads its masks from, or None: then it draws fresh ones from torch's
+            generator in training mode and none in evaluation mode.
+    """
+
+    weight: Tensor
+    p: float
+    p_effective: float
+    scope: MaskScope
+    scale: MaskScale
+    sampler: Sampler
+    mask_layer: int | None
+    masks: "LayerMasks | None"
+
+    def configure(
+        self, *, p: float, scope: MaskScope, scale: MaskScale, sampler: Sampler = "bernoulli"
+    ) -> None:
+        """Set what the constructor's keyword arguments set.
+
+        Args:
+            p: Drop probability in [0, 1).
+            scope: ``"row"``, ``"sample"`` or ``"pass"``.
+            scale: ``"inverted"`` or ``"none"``.
+            sampler: ``"bernoulli"``.
+
+        Raises:
+            ValueError: If an option is not one of those.
+        """
+        for name, allowed, got in (
+            ("scope", get_args(MaskScope), scope),
+            ("scale", get_args(MaskScale), scale),
+            ("sampler", get_args(Sampler), sampler),
+        ):
+            if got not in allowed:
+                raise ValueError(_OPTION.format(name=name, allowed=allowed, got=got))
+        digits = keep_digits(p)
+        self.p, self.p_effective = float(p), digits.p_effective
+        self.scope, self.scale, self.sampler = scope, scale, sampler
+        self.mask_layer = None
+        self.masks = None
+
+    def mean_weight(self) -> Tensor:
+        """Expected effective weight: W, or keep · W with ``scale="none"``.
+
+        Returns:
+            Tensor of the weight's shape; the parameter itself where it is the mean.
+        """
+        if self.scale == "none":
+            return self.weight * (1.0 - self.p_effective)
+        return self.weight
+
+    def mask_coordinates(self, device: torch.device) -> tuple[Tensor, Tensor | None, Tensor | None]:
+        """Key, sample ids and pass ids of the next forward.
+
+        Args:
+            device: Device of the input.
+
+        Returns:
+            Those of the attached ``MaskKeys``; without, a key drawn from torch's generator and
+            None, None.
+        """
+        if self.masks is None:
+            return torch.randint(0, 1 << 32, (2,), device=device), None, None
+        keys = self.masks.keys
+        return self.masks.key.to(device), keys.sample_ids.to(device), keys.pass_ids.to(device)
+
+    def options_repr(self) -> str:
+        """The options as ``extra_repr`` shows them.
+
+        Returns:
+            One line.
+        """
+        p = f"p={self.p}" + ("" if self.p == self.p_effective else f" ({self.p_effective:.6g})")
+        return f"{p}, scope={self.scope!r}, scale={self.scale!r}"
+
+    def _save_to_state_dict(self, destination: Any, prefix: str, keep_vars: bool) -> None:
+        """Keep the layer number in the metadata: as a key it would be foreign to nn.Linear."""
+        super()._save_to_state_dict(destination, prefix, keep_vars)
+        metadata = getattr(destination, "_metadata", None)
+        if metadata is not None and self.mask_layer is not None:
+            metadata[prefix[:-1]]["mask_layer"] = self.mask_layer
+
+    def _load_from_state_dict(
+        self, state_dict: Any, prefix: str, local_metadata: dict[str, Any], *args: Any
+    ) -> None:
+        if "mask_layer" in local_metadata:
+            self.mask_layer = int(local_metadata["mask_layer"])
+        super()._load_from_state_dict(state_dict, prefix, local_metadata, *args)

@@ -1,0 +1,297 @@
+"""The operators torch sees: `bayes_dc::linear`, `linear_dx`, `linear_dw`, and their derivatives.
+
+y is linear in x and in w, so the three operators are closed under differentiation: each one's
+gradients are calls of the other two. Masks are made again from the coordinates in every call and
+never saved. `torch.library.define` + `impl` + `autograd.Function` (rather than `custom_op`) because
+`torch.func.grad` and `vmap(grad)` pass through it.
+"""
+
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
+
+import torch
+from torch import Tensor
+
+_COORDINATES = "Tensor key, Tensor sample_ids, Tensor pass_ids, int keep, int bits, float scale"
+_LIBRARY = torch.library.Library("bayes_dc", "DEF")
+_LIBRARY.define(f"linear(Tensor x, Tensor w, Tensor? bias, {_COORDINATES}) -> Tensor")
+_LIBRARY.define(f"linear_dx(Tensor gy, Tensor w, {_COORDINATES}) -> Tensor")
+_LIBRARY.define(f"linear_dw(Tensor gy, Tensor x, {_COORDINATES}) -> Tensor")
+
+_NO_TRITON = """\
+A CUDA tensor needs triton, which could not be imported ({cause}).
+Install it (pip install triton) or move the model and its input to the CPU.
+"""
+
+
+def _cpu_kernels() -> ModuleType:
+    from bayes_dc.ops.linear import cpu
+
+    return cpu
+
+
+def _triton_kernels() -> tuple[ModuleType, ModuleType, ModuleType]:
+    try:
+        from bayes_dc.ops.linear import triton_dw, triton_dx, triton_fwd
+    except ImportError as error:
+        raise ImportError(_NO_TRITON.format(cause=error)) from error
+    return triton_fwd, triton_dx, triton_dw
+
+
+def _linear_cpu(
+    x: Tensor,
+    w: Tensor,
+    bias: Tensor | None,
+    key: Tensor,
+    sample_ids: Tensor,
+    pass_ids: Tensor,
+    keep: int,
+    bits: int,
+    scale: float,
+) -> Tensor:
+    out = x.new_empty((*x.shape[:3], w.shape[0]))
+    _cpu_kernels().launch_fwd(
+        x, w, bias, key, sample_ids, pass_ids, out, keep=keep, bits=bits, scale=scale
+    )
+    return out
+
+
+def _linear_cuda(
+    x: Tensor,
+    w: Tensor,
+    bias: Tensor | None,
+    key: Tensor,
+    sample_ids: Tensor,
+    pass_ids: Tensor,
+    keep: int,
+    bits: int,
+    scale: float,
+) -> Tensor:
+    out = x.new_empty((*x.shape[:3], w.shape[0]))
+    fwd, _, _ = _triton_kernels()
+    fwd.launch_fwd(x, w, bias, key, sample_ids, pass_ids, out, keep=keep, bits=bits, scale=scale)
+    return out
+
+
+def _dx_cpu(
+    gy: Tensor,
+    w: Tensor,
+    key: Tensor,
+    sample_ids: Tensor,
+    pass_ids: Tensor,
+    keep: int,
+    bits: int,
+    scale: float,
+) -> Tensor:
+    out = gy.new_empty((*gy.shape[:3], w.shape[1]))
+    _cpu_kernels().launch_dx(
+        gy, w, key, sample_ids, pass_ids, out, keep=keep, bits=bits, scale=scale
+    )
+    return out
+
+
+def _dx_cuda(
+    gy: Tensor,
+    w: Tensor,
+    key: Tensor,
+    sample_ids: Tensor,
+    pass_ids: Tensor,
+    keep: int,
+    bits: int,
+    scale: float,
+) -> Tensor:
+    out = gy.new_empty((*gy.shape[:3], w.shape[1]))
+    _, dx, _ = _triton_kernels()
+    dx.launch_dx(gy, w, key, sample_ids, pass_ids, out, keep=keep, bits=bits, scale=scale)
+    return out
+
+
+def _dw_cpu(
+    gy: Tensor,
+    x: Tensor,
+    key: Tensor,
+    sample_ids: Tensor,
+    pass_ids: Tensor,
+    keep: int,
+    bits: int,
+    scale: float,
+) -> Tensor:
+    out = gy.new_empty((gy.shape[3], x.shape[3]))
+    _cpu_kernels().launch_dw(
+        gy, x, key, sample_ids, pass_ids, out, keep=keep, bits=bits, scale=scale
+    )
+    return out
+
+
+def _dw_cuda(
+    gy: Tensor,
+    x: Tensor,
+    key: Tensor,
+    sample_ids: Tensor,
+    pass_ids: Tensor,
+    keep: int,
+    bits: int,
+    scale: float,
+) -> Tensor:
+    from bayes_dc.ops import _launch
+
+    N, K = gy.shape[3], x.shape[3]
+    out = gy.new_empty((N, K))
+    splits = _launch.dw_splits(gy.shape[:3].numel(), N, K)
+    partial = (
+        gy.new_empty((splits, N, K), dtype=_launch.accumulator_dtype(gy.dtype))
+        if splits > 1
+        else None
+    )
+    _, _, dw = _triton_kernels()
+    dw.launch_dw(
+        gy,
+        x,
+        key,
+        sample_ids,
+        pass_ids,
+        out,
+        keep=keep,
+        bits=bits,
+        scale=scale,
+        partial=partial,
+    )
+    return out
+
+
+def _linear_fake(x: Tensor, w: Tensor, *_: Any) -> Tensor:
+    return x.new_empty((*x.shape[:3], w.shape[0]))
+
+
+def _dx_fake(gy: Tensor, w: Tensor, *_: Any) -> Tensor:
+    return gy.new_empty((*gy.shape[:3], w.shape[1]))
+
+
+def _dw_fake(gy: Tensor, x: Tensor, *_: Any) -> Tensor:
+    return gy.new_empty((gy.shape[3], x.shape[3]))
+
+
+def _each(op: Any) -> Callable[..., tuple[Tensor, int]]:
+    """A vmap rule that calls ``op`` once for each element: every element meets the same masks."""
+
+    def rule(info: Any, in_dims: tuple[int | None, ...], *args: Any) -> tuple[Tensor, int]:
+        def pick(i: int) -> list[Any]:
+            return [a if d is None else a.select(d, i) for a, d in zip(args, in_dims, strict=True)]
+
+        return torch.stack([op(*pick(i)) for i in range(info.batch_size)]), 0
+
+    return rule
+
+
+for _name, _cpu, _cuda, _fake in (
+    ("linear", _linear_cpu, _linear_cuda, _linear_fake),
+    ("linear_dx", _dx_cpu, _dx_cuda, _dx_fake),
+    ("linear_dw", _dw_cpu, _dw_cuda, _dw_fake),
+):
+    _LIBRARY.impl(_name, _cpu, "CPU")
+    _LIBRARY.impl(_name, _cuda, "CUDA")
+    torch.library.register_fake(f"bayes_dc::{_name}", _fake, lib=_LIBRARY)
+    torch.library.register_vmap(
+        f"bayes_dc::{_name}", _each(getattr(torch.ops.bayes_dc, _name)), lib=_LIBRARY
+    )
+
+
+class _Linear(torch.autograd.Function):
+    """``bayes_dc::linear`` with gradients for x, w and bias."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(x: Tensor, w: Tensor, bias: Tensor | None, *coordinates: Any) -> Tensor:
+        return torch.ops.bayes_dc.linear(x, w, bias, *coordinates)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        x, w, bias, key, sample_ids, pass_ids, *ctx.static = inputs
+        ctx.has_bias = bias is not None
+        ctx.save_for_backward(x, w, key, sample_ids, pass_ids)
+
+    @staticmethod
+    def backward(ctx: Any, gy: Tensor) -> tuple[Any, ...]:
+        x, w, *coordinates = ctx.saved_tensors
+        needs = ctx.needs_input_grad
+        dx = _dx(gy, w, *coordinates, *ctx.static) if needs[0] else None
+        dw = _dw(gy, x, *coordinates, *ctx.static) if needs[1] else None
+        db = gy.sum(dim=(0, 1, 2)) if ctx.has_bias and needs[2] else None
+        return dx, dw, db, *[None] * 6
+
+
+class _LinearDx(torch.autograd.Function):
+    """``bayes_dc::linear_dx`` with gradients for gy and w."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(gy: Tensor, w: Tensor, *coordinates: Any) -> Tensor:
+        return torch.ops.bayes_dc.linear_dx(gy, w, *coordinates)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        gy, w, key, sample_ids, pass_ids, *ctx.static = inputs
+        ctx.save_for_backward(gy, w, key, sample_ids, pass_ids)
+
+    @staticmethod
+    def backward(ctx: Any, gdx: Tensor) -> tuple[Any, ...]:
+        gy, w, *coordinates = ctx.saved_tensors
+        needs = ctx.needs_input_grad
+        d_gy = _Linear.apply(gdx, w, None, *coordinates, *ctx.static) if needs[0] else None
+        d_w = _LinearDw.apply(gy, gdx, *coordinates, *ctx.static) if needs[1] else None
+        return d_gy, d_w, *[None] * 6
+
+
+class _LinearDw(torch.autograd.Function):
+    """``bayes_dc::linear_dw`` with gradients for gy and x."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(gy: Tensor, x: Tensor, *coordinates: Any) -> Tensor:
+        return torch.ops.bayes_dc.linear_dw(gy, x, *coordinates)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        gy, x, key, sample_ids, pass_ids, *ctx.static = inputs
+        ctx.save_for_backward(gy, x, key, sample_ids, pass_ids)
+
+    @staticmethod
+    def backward(ctx: Any, gdw: Tensor) -> tuple[Any, ...]:
+        gy, x, *coordinates = ctx.saved_tensors
+        needs = ctx.needs_input_grad
+        d_gy = _Linear.apply(x, gdw, None, *coordinates, *ctx.static) if needs[0] else None
+        d_x = _LinearDx.apply(gy, gdw, *coordinates, *ctx.static) if needs[1] else None
+        return d_gy, d_x, *[None] * 6
+
+
+def _dx(*args: Any) -> Tensor:
+    """``linear_dx``, differentiable again; a compiled backward is not, and takes the operator."""
+    if torch.compiler.is_compiling():
+        return torch.ops.bayes_dc.linear_dx(*args)
+    return _LinearDx.apply(*args)
+
+
+def _dw(*args: Any) -> Tensor:
+    """``linear_dw``; see ``_dx``."""
+    if torch.compiler.is_compiling():
+        return torch.ops.bayes_dc.linear_dw(*args)
+    return _LinearDw.apply(*args)
+
+
+def linear(
+    x: Tensor,
+    w: Tensor,
+    bias: Tensor | None,
+    key: Tensor,
+    sample_ids: Tensor,
+    pass_ids: Tensor,
+    keep: int,
+    bits: int,
+    scale: float,
+) -> Tensor:
+    """Differentiable ``[P, S, R, K]`` → ``[P, S, R, N]``; see ``reference.forward``."""
+    return _Linear.apply(x, w, bias, key, sample_ids, pass_ids, keep, bits, scale)
