@@ -1,0 +1,142 @@
+"""Finding, checking and unpacking data files: what is missing or damaged is named, never used."""
+
+import gzip
+import os
+import shutil
+import socket
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from torchvision.datasets.utils import check_integrity
+
+from bayes_dc.datasets.split import DatasetError
+
+DOWNLOAD_TIMEOUT_SECONDS = 30.0
+"""Longest silence of a server before a download is given up."""
+
+_MISSING = """\
+{name}: missing {files} in {folder}. Copy the files there, or set data.download=true \
+(--set data.download=true) to fetch them, or point data.root at the folder that holds them.\
+"""
+
+_DAMAGED = """\
+{name}: {path} is damaged or was only partly downloaded ({why}). Delete it, then copy it again \
+or set data.download=true.\
+"""
+
+
+class KnownFile(NamedTuple):
+    """A file whose content is known.
+
+    Attributes:
+        path: Where it must lie.
+        md5: Its checksum.
+    """
+
+    path: Path
+    md5: str
+
+
+def _missing_text(name: str, files: Sequence[Path]) -> str:
+    """Return the message for absent files of one folder."""
+    names = ", ".join(path.name for path in files)
+    return _MISSING.format(name=name, files=names, folder=files[0].parent)
+
+
+def require(name: str, files: Sequence[KnownFile]) -> None:
+    """Check that every file is there and is the published one.
+
+    Args:
+        name: Data set, for the message.
+        files: What is needed, all in one folder.
+
+    Raises:
+        DatasetError: If a file is absent or its checksum differs.
+    """
+    absent = [file.path for file in files if not file.path.is_file()]
+    if absent:
+        raise DatasetError(_missing_text(name, absent))
+    for path, md5 in files:
+        if not check_integrity(path, md5):
+            raise DatasetError(_DAMAGED.format(name=name, path=path, why="wrong MD5 checksum"))
+
+
+def unpack_idx(name: str, archives: Sequence[KnownFile]) -> None:
+    """Make sure that every idx file lies unpacked and whole beside its ``.gz``.
+
+    Args:
+        name: Data set, for the message.
+        archives: The ``.gz`` files; those already unpacked need not be there.
+
+    Raises:
+        DatasetError: If a file is absent, damaged, or half unpacked with no good archive beside it.
+    """
+    absent = [
+        a.path for a in archives if not (a.path.is_file() or a.path.with_suffix("").is_file())
+    ]
+    if absent:
+        raise DatasetError(_missing_text(name, absent))
+    for path, md5 in archives:
+        raw = path.with_suffix("")
+        if raw.is_file() and _idx_is_whole(raw):
+            continue
+        if not path.is_file():
+            raise DatasetError(
+                _DAMAGED.format(name=name, path=raw, why="shorter than its header says")
+            )
+        if not check_integrity(path, md5):
+            raise DatasetError(_DAMAGED.format(name=name, path=path, why="wrong MD5 checksum"))
+        partial = raw.with_name(raw.name + ".partial")
+        try:
+            with gzip.open(path) as source, partial.open("wb") as target:
+                shutil.copyfileobj(source, target)
+            os.replace(partial, raw)
+        except OSError as error:
+            raise DatasetError(
+                f"{name}: cannot unpack {path}: {error.strerror or error}. Copy the folder to a "
+                "place with room where files may be written, and point data.root there."
+            ) from error
+
+
+def _idx_is_whole(path: Path) -> bool:
+    """Whether an idx file of bytes is as long as its header says."""
+    with path.open("rb") as file:
+        head = file.read(4)
+        if len(head) < 4 or head[:3] != b"\0\0\x08":
+            return False
+        sizes = file.read(4 * head[3])
+    if len(sizes) < 4 * head[3]:
+        return False
+    return path.stat().st_size == 4 + len(sizes) + int(
+        np.frombuffer(sizes, ">u4").prod(dtype=np.int64)
+    )
+
+
+@contextmanager
+def downloading(name: str, folder: Path) -> Iterator[None]:
+    """Give a download a time limit and turn its failures into one kind of error.
+
+    Args:
+        name: Data set, for the message.
+        folder: Where the files go.
+
+    Yields:
+        Nothing; the download runs inside.
+
+    Raises:
+        DatasetError: If the download fails.
+    """
+    before = socket.getdefaulttimeout()
+    socket.setdefaulttimeout(DOWNLOAD_TIMEOUT_SECONDS)
+    try:
+        yield
+    except (OSError, RuntimeError) as error:
+        raise DatasetError(
+            f"{name}: download into {folder} failed: {str(error).strip()}. Check the network, or "
+            "copy the files there by hand."
+        ) from error
+    finally:
+        socket.setdefaulttimeout(before)

@@ -1,0 +1,94 @@
+"""From settings to a data set: one call for every family."""
+
+import torch
+
+from bayes_dc.datasets.settings import DataConfig
+from bayes_dc.datasets.split import DatasetBundle, DatasetError, Normalisation, Split
+
+
+def load_dataset(settings: DataConfig, normalisation: Normalisation | None = None) -> DatasetBundle:
+    """Load a data set and set its validation samples aside.
+
+    Args:
+        settings: Section ``data`` of a configuration.
+        normalisation: Constants to use instead of the data set's own: those saved with a
+            checkpoint, so that a network sees the scale it was trained on. Default None.
+
+    Returns:
+        Training, validation and test splits. The same settings give the same splits, sample for
+        sample.
+
+    Raises:
+        DatasetError: If files are missing, damaged, empty or of another data set, or if the
+            constants do not fit the number of channels.
+    """
+    train, test, used = _load_splits(settings, normalisation)
+    shape = tuple(train.batch(torch.arange(1), torch.device("cpu")).shape[1:])
+    channels, height, width = shape
+    validation = None
+    count = round(settings.validation_fraction * len(train))
+    if settings.validation_fraction > 0 and not 0 < count < len(train):
+        raise DatasetError(
+            f"{settings.name}: data.validation_fraction={settings.validation_fraction} of "
+            f"{len(train)} training samples is {count}: it must leave at least one sample on each "
+            "side. Set 0 for no validation."
+        )
+    if count:
+        generator = torch.Generator().manual_seed(settings.validation_seed)
+        order = torch.randperm(len(train), generator=generator)
+        validation = train.subset(order[:count].sort().values)
+        train = train.subset(order[count:].sort().values)
+    return DatasetBundle(
+        name=settings.name,
+        train=train,
+        validation=validation,
+        test=test,
+        class_names=train.class_names,
+        input_shape=(channels, height, width),
+        normalisation=used,
+    )
+
+
+def _load_splits(
+    settings: DataConfig, wanted: Normalisation | None
+) -> tuple[Split, Split, Normalisation]:
+    """Return the official splits and the constants they use."""
+    # Each family is imported when it is asked for: torchvision and scikit-learn cost a second or
+    # two each.
+    if settings.name == "digits":
+        from bayes_dc.datasets import digits
+
+        used = _constants(settings, digits.STANDARD, wanted)
+        return *digits.load(used), used
+    if settings.name == "imagefolder":
+        from bayes_dc.datasets import images
+
+        if settings.image_size is None:
+            raise DatasetError(
+                "imagefolder needs data.image_size, the side in pixels to resize to."
+            )
+        used = _constants(settings, images.STANDARD, wanted)
+        return *images.load(settings.root, settings.image_size, used), used
+    from bayes_dc.datasets import vision
+
+    used = _constants(settings, vision.FAMILIES[settings.name].standard, wanted)
+    return *vision.load(settings.name, settings.root, settings.download, used), used
+
+
+def _constants(
+    settings: DataConfig, standard: Normalisation, wanted: Normalisation | None
+) -> Normalisation:
+    """Choose the constants: the caller's, or those of the scaling named in the settings."""
+    channels = len(standard.mean)
+    if wanted is None:
+        return (
+            standard
+            if settings.scaling == "standard"
+            else Normalisation((0.0,) * channels, (1.0,) * channels)
+        )
+    if len(wanted.mean) != channels or len(wanted.std) != channels:
+        raise DatasetError(
+            f"{settings.name} has {channels} channels; got normalisation constants for "
+            f"{len(wanted.mean)}: the network was trained on images of another kind."
+        )
+    return wanted

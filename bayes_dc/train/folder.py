@@ -1,0 +1,107 @@
+"""Replacing a folder of files so that a kill at any instant leaves the old one or the new one.
+
+1  write everything to <name>.tmp, fsync each file and the folder
+2  rename <name> to <name>.old           (readers fall back to .old while <name> is missing)
+3  rename <name>.tmp to <name>, fsync the parent
+4  remove <name>.old
+"""
+
+import os
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+
+
+def replace_folder(folder: Path, files: Mapping[str, bytes]) -> None:
+    """Make ``folder`` hold exactly ``files``, durably and all at once.
+
+    Args:
+        folder: Folder to create or to replace; parents are created.
+        files: Content by file name.
+
+    Raises:
+        OSError: If the disk is full or not writable; ``folder`` is then as it was.
+    """
+    tmp, old = _sibling(folder, "tmp"), _sibling(folder, "old")
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    shutil.rmtree(tmp, ignore_errors=True)
+    try:
+        tmp.mkdir()
+        for name, content in files.items():
+            _write_durably(tmp / name, content)
+        _sync_folder(tmp)
+    except OSError:
+        shutil.rmtree(tmp, ignore_errors=True)
+        raise
+    if folder.exists():
+        shutil.rmtree(old, ignore_errors=True)
+        os.rename(folder, old)
+    os.rename(tmp, folder)
+    _sync_folder(folder.parent)
+    shutil.rmtree(old, ignore_errors=True)
+
+
+def current_folder(folder: Path) -> Path | None:
+    """Return where the content of ``folder`` is now.
+
+    Args:
+        folder: A folder written by ``replace_folder``.
+
+    Returns:
+        ``folder``; ``<folder>.old`` if a kill fell between the two renames; None if there is
+        neither.
+    """
+    if folder.is_dir():
+        return folder
+    old = _sibling(folder, "old")
+    return old if old.is_dir() else None
+
+
+def remove_folder(folder: Path) -> None:
+    """Remove ``folder`` and what an interrupted ``replace_folder`` left beside it.
+
+    Args:
+        folder: A folder written by ``replace_folder``; need not exist.
+    """
+    for path in (_sibling(folder, "old"), _sibling(folder, "tmp"), folder):
+        if path.is_dir():
+            shutil.rmtree(path)
+
+
+def replace_file(path: Path, content: bytes) -> None:
+    """Make ``path`` hold ``content``, durably and all at once.
+
+    Args:
+        path: File to create or to replace.
+        content: Its bytes.
+
+    Raises:
+        OSError: If the disk is full or not writable; ``path`` is then as it was.
+    """
+    tmp = _sibling(path, "tmp")
+    try:
+        _write_durably(tmp, content)
+    except OSError:
+        tmp.unlink(missing_ok=True)
+        raise
+    os.replace(tmp, path)
+    _sync_folder(path.parent)
+
+
+def _sibling(path: Path, suffix: str) -> Path:
+    return path.with_name(f"{path.name}.{suffix}")
+
+
+def _write_durably(path: Path, content: bytes) -> None:
+    with path.open("wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _sync_folder(folder: Path) -> None:
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

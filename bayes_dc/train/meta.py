@@ -1,0 +1,113 @@
+"""``meta.json`` of a checkpoint: what the weights are."""
+
+import json
+from importlib.metadata import version
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, ValidationError
+
+from bayes_dc.datasets import Normalisation, Settings
+from bayes_dc.train.errors import CheckpointError
+
+SCHEMA_VERSION: Literal[1] = 1
+
+_Positive = Annotated[int, Field(ge=1)]
+
+
+class LayerMeta(Settings):
+    """Masks of one DropConnect layer.
+
+    Attributes:
+        p: Drop probability asked for.
+        p_effective: Drop probability of the masks.
+        mask_layer: Number of the layer in the mask coordinates.
+    """
+
+    p: float
+    p_effective: float
+    mask_layer: int
+
+
+class CheckpointMeta(Settings):
+    """What a checkpoint says about its weights.
+
+    Attributes:
+        schema_name: Marks the file as ours.
+        schema_version: Layout of the folder.
+        package_version: Version of bayes_dc that wrote it.
+        config: Resolved configuration of the run, as in its ``config.yaml``.
+        seed: Seed of weights, order and masks of the run.
+        class_names: Name of every class.
+        input_shape: ``(C, H, W)`` of one input.
+        normalisation: Constants that turned pixels into inputs.
+        epoch: Epochs that were trained.
+        step: Steps that were trained.
+        metrics: Metrics of that epoch.
+        layers: Masks of every DropConnect layer, by module name; filled in when saved.
+        sha256: Checksum of every other file of the folder; filled in when saved.
+    """
+
+    schema_name: Literal["bayes_dc.checkpoint"] = "bayes_dc.checkpoint"
+    schema_version: Literal[1] = SCHEMA_VERSION
+    package_version: str = Field(default_factory=lambda: version("bayes_dc"))
+    config: dict[str, Any]
+    seed: int
+    class_names: tuple[str, ...] = Field(min_length=1)
+    input_shape: tuple[_Positive, _Positive, _Positive]
+    normalisation: Normalisation
+    epoch: int = Field(default=0, ge=0)
+    step: int = Field(default=0, ge=0)
+    metrics: dict[str, float | int | None] = Field(default_factory=dict)
+    layers: dict[str, LayerMeta] = Field(default_factory=dict)
+    sha256: dict[str, str] = Field(default_factory=dict)
+
+
+def read_meta(path: Path) -> CheckpointMeta:
+    """Read ``meta.json``, refusing what is not ours.
+
+    Args:
+        path: The file.
+
+    Returns:
+        Its content.
+
+    Raises:
+        CheckpointError: If it is missing, not JSON, foreign, or of another schema version.
+    """
+    try:
+        content = path.read_bytes()
+        raw = json.loads(content)
+    except (OSError, ValueError, RecursionError) as error:
+        raise CheckpointError(unreadable(path, error)) from error
+    if not isinstance(raw, dict) or raw.get("schema_name") != "bayes_dc.checkpoint":
+        raise CheckpointError(
+            f"{path} was not written by bayes_dc: schema_name must be bayes_dc.checkpoint. Name "
+            "the output_dir of a run of scripts/train.py."
+        )
+    if raw.get("schema_version") != SCHEMA_VERSION:
+        raise CheckpointError(
+            f"{path}: schema version {raw.get('schema_version')!r}; this version reads "
+            f"{SCHEMA_VERSION}. Use bayes_dc {raw.get('package_version')}, which wrote it, or "
+            "train again."
+        )
+    try:
+        return CheckpointMeta.model_validate_json(content)
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(map(str, first["loc"]))
+        raise CheckpointError(unreadable(path, f"{where}: {first['msg']}")) from error
+
+
+def unreadable(path: Path, why: object) -> str:
+    """Return the message for a file that cannot be understood.
+
+    Args:
+        path: The file.
+        why: What is wrong with it.
+
+    Returns:
+        Text of a CheckpointError.
+    """
+    remedy = "Copy the folder again, or use another checkpoint of the run."
+    return f"{path} cannot be read: {why}. {remedy}"

@@ -1,0 +1,276 @@
+"""Epochs of plain PyTorch; whatever is random is a function of coordinates.
+
+Order of the samples, masks and learning rate are functions of (seed, epoch, step), so a resumed run
+needs weights, optimizer state and two counters to go on bit for bit on a CPU.
+"""
+
+import time
+import warnings
+from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.optim import Optimizer
+
+from bayes_dc.datasets import DatasetBundle
+from bayes_dc.nn import MaskKeys
+from bayes_dc.train.checkpoint import (
+    load_checkpoint,
+    load_train_state,
+    load_weights,
+    save_checkpoint,
+)
+from bayes_dc.train.errors import TrainingError
+from bayes_dc.train.evaluate import evaluate
+from bayes_dc.train.meta import CheckpointMeta
+from bayes_dc.train.progress import LossWindow, Progress, StepLoss
+from bayes_dc.train.run import RunFolder, check_same_run
+from bayes_dc.train.schedule import batch_bounds, epoch_order, learning_rate, make_optimizer
+from bayes_dc.train.settings import Amp, Device, TrainConfig
+
+
+def resolve_device(name: Device) -> torch.device:
+    """Return the device that a setting means.
+
+    Args:
+        name: ``auto``, ``cpu`` or ``cuda``.
+
+    Returns:
+        The device.
+
+    Raises:
+        TrainingError: If ``cuda`` is asked for and there is none.
+    """
+    if name == "cuda" and not torch.cuda.is_available():
+        raise TrainingError(
+            "train.device is cuda, but torch finds no CUDA device. Set device to auto or cpu, or "
+            "install a CUDA build of torch and a driver."
+        )
+    if name == "cpu" or not torch.cuda.is_available():
+        return torch.device("cpu")
+    return torch.device("cuda", torch.cuda.current_device())
+
+
+@dataclass
+class _Best:
+    """Lowest validation loss so far."""
+
+    loss: float = float("inf")
+    epoch: int = 0
+
+
+class Trainer:
+    """State of a run between two epochs.
+
+    Attributes:
+        model: Network, on ``device``.
+        device: Where it is trained.
+        epoch: Epochs done.
+        step: Steps done.
+    """
+
+    def __init__(
+        self, model: nn.Module, data: DatasetBundle, settings: TrainConfig, seed: int
+    ) -> None:
+        self.device = resolve_device(settings.device)
+        self.model = model.to(self.device)
+        self.epoch = 0
+        self.step = 0
+        self._data = data
+        self._settings = settings
+        self._seed = seed
+        self._optimizer: Optimizer = make_optimizer(settings.optimizer, model)
+        self._scaler = _grad_scaler(settings.amp, self.device)
+        self._keys = MaskKeys(seed=seed)
+        self._bounds = batch_bounds(len(data.train), settings.batch_size)
+        self._best = _Best()
+        self._inputs_checked = False
+
+    def run_epoch(self, progress: Progress) -> dict[str, Any]:
+        """Train one epoch and evaluate the mean-weight network.
+
+        Args:
+            progress: Where to show the steps.
+
+        Returns:
+            Line of ``metrics.jsonl``.
+
+        Raises:
+            TrainingError: If a loss or a weight is not finite.
+        """
+        started = time.perf_counter()
+        with self._keys.attached(self.model):
+            steps, rate = self._train(progress)
+        seconds = time.perf_counter() - started
+        samples = sum(s.samples for s in steps)
+        if not _weights_are_finite(self.model):
+            raise TrainingError(
+                _not_finite("a weight", self.step, self.epoch, rate, self._settings)
+            )
+        row: dict[str, Any] = {
+            "epoch": self.epoch,
+            "step": self.step,
+            "train_loss": sum(s.loss * s.samples for s in steps) / samples,
+            "train_accuracy": sum(s.correct for s in steps) / samples,
+            "validation_loss": None,
+            "validation_accuracy": None,
+            "lr": rate,
+        }
+        if self._data.validation is not None:
+            size = self._settings.batch_size
+            score = evaluate(self.model, self._data.validation, size, self.device)
+            row |= {"validation_loss": score.loss_nats, "validation_accuracy": score.accuracy}
+        return row | {"seconds": seconds, "samples_per_second": samples / seconds}
+
+    def _train(self, progress: Progress) -> tuple[list[StepLoss], float]:
+        """Run the steps of one epoch; return what they measured and the last learning rate."""
+        settings, split = self._settings, self._data.train
+        order = epoch_order(len(split), self._seed, self.epoch)
+        labels = split.labels[order].to(self.device)
+        if self.device.type == "cuda":
+            order = order.pin_memory()
+        positions = torch.arange(max(stop - a for a, stop in self._bounds), device=self.device)
+        window = LossWindow(settings.log_every, self.device)
+        done: list[StepLoss] = []
+        self.model.train()
+        self.epoch += 1
+        for start, stop in self._bounds:
+            rate = learning_rate(
+                settings.schedule,
+                settings.optimizer.lr,
+                settings.epochs,
+                len(self._bounds),
+                self.step,
+            )
+            for group in self._optimizer.param_groups:
+                group["lr"] = rate
+            x, y = split.batch(order[start:stop], self.device), labels[start:stop]
+            finite = None if self._inputs_checked else x.isfinite().all()
+            self._keys.set(pass_ids=self.step, sample_ids=positions[: stop - start])
+            loss, correct = self._one_step(x, y)
+            window.add(self.step, stop - start, loss, correct, finite)
+            self.step += 1
+            if window.is_full() or stop == len(split):
+                latest = window.drain()
+                self._check(latest, rate)
+                progress.steps(self.epoch, latest)
+                done += latest
+        self._inputs_checked = True
+        return done, rate
+
+    def _one_step(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        """Update the weights with one batch; return loss and right predictions, on the device."""
+        with _autocast(self._settings.amp, self.device):
+            logits = self.model(x).float()
+        loss = F.cross_entropy(logits, y)
+        self._optimizer.zero_grad(set_to_none=True)
+        self._scaler.scale(loss).backward()
+        if self._settings.grad_clip is not None:
+            self._scaler.unscale_(self._optimizer)
+            nn.utils.clip_grad_norm_(self.model.parameters(), self._settings.grad_clip)
+        self._scaler.step(self._optimizer)
+        self._scaler.update()
+        return loss, (logits.argmax(1) == y).sum()
+
+    def _check(self, steps: list[StepLoss], rate: float) -> None:
+        """Warn of non-finite inputs, stop at a non-finite loss."""
+        unclean = [s.step for s in steps if not s.finite]
+        if unclean:
+            warnings.warn(
+                f"{len(unclean)} batches of the training split hold NaN or infinite inputs (first "
+                f"at step {unclean[0]}): clean the data.",
+                stacklevel=2,
+            )
+        bad = next((s for s in steps if s.is_bad), None)
+        if bad is not None:
+            raise TrainingError(
+                _not_finite(f"the loss ({bad.loss})", bad.step, self.epoch, rate, self._settings)
+            )
+
+    def save(self, run: RunFolder, meta: CheckpointMeta, row: Mapping[str, Any]) -> None:
+        """Save ``best`` if the validation loss is the lowest so far, and ``last`` when it is due.
+
+        Args:
+            run: Output folder.
+            meta: What the run is.
+            row: Metrics of the epoch.
+        """
+        metrics = {k: v for k, v in row.items() if k not in ("epoch", "step")}
+        meta = meta.model_copy(update={"epoch": self.epoch, "step": self.step, "metrics": metrics})
+        loss = row["validation_loss"]
+        if loss is not None and loss < self._best.loss:
+            self._best = _Best(loss, self.epoch)
+            save_checkpoint(run.best, self.model, meta)
+        if self.epoch % self._settings.checkpoint_every == 0 or self.epoch == self._settings.epochs:
+            save_checkpoint(run.last, self.model, meta, self._state())
+
+    def _state(self) -> dict[str, Any]:
+        """Return what ``restore`` needs."""
+        return {
+            "optimizer": self._optimizer.state_dict(),
+            "scaler": self._scaler.state_dict(),
+            "best_loss": self._best.loss,
+            "best_epoch": self._best.epoch,
+        }
+
+    def restore(self, run: RunFolder, meta: CheckpointMeta) -> None:
+        """Go back to the state of ``run.last``.
+
+        Args:
+            run: Output folder.
+            meta: What the run is now.
+
+        Raises:
+            TrainingError: If settings or classes differ from those of the checkpoint.
+        """
+        saved, weights = load_checkpoint(run.last)
+        check_same_run(saved.config, meta.config, run.last)
+        if saved.class_names != meta.class_names:
+            raise TrainingError(
+                f"cannot resume {run.last}: it was trained for {len(saved.class_names)} classes "
+                f"{list(saved.class_names)}, the data has {len(meta.class_names)} "
+                f"{list(meta.class_names)}. Use the same data, or start a new run in another "
+                "output_dir."
+            )
+        state = load_train_state(run.last)
+        load_weights(self.model, weights, run.last / "model.safetensors")
+        self._optimizer.load_state_dict(state["optimizer"])
+        self._scaler.load_state_dict(state["scaler"])
+        self._best = _Best(state["best_loss"], state["best_epoch"])
+        self.epoch, self.step = saved.epoch, saved.step
+
+
+def _autocast(amp: Amp, device: torch.device) -> AbstractContextManager[Any]:
+    if amp == "none":
+        return nullcontext()
+    return torch.autocast(device.type, torch.bfloat16 if amp == "bf16" else torch.float16)
+
+
+def _grad_scaler(amp: Amp, device: torch.device) -> torch.amp.GradScaler:
+    """Return a scaler that does nothing except for fp16."""
+    if amp == "fp16" and device.type == "cpu":
+        raise TrainingError("train.amp fp16 needs a GPU: set amp to bf16 or none on a CPU.")
+    return torch.amp.GradScaler(device.type, enabled=amp == "fp16")
+
+
+def _weights_are_finite(model: nn.Module) -> bool:
+    flags = [p.isfinite().all() for p in model.parameters()]
+    return bool(torch.stack(flags).all()) if flags else True
+
+
+def _not_finite(what: str, step: int, epoch: int, rate: float, settings: TrainConfig) -> str:
+    """Return the message for a run that diverged."""
+    advice = f"lower train.optimizer.lr (now {settings.optimizer.lr:g}, {rate:g} at this step)"
+    if settings.grad_clip is None:
+        advice += ", set train.grad_clip (e.g. 1.0)"
+    if settings.amp == "fp16":
+        advice += ", use amp bf16"
+    return (
+        f"training stopped: {what} is not finite at step {step} (epoch {epoch}). Nothing was saved "
+        f"after the epoch before; {advice}, or look for bad inputs, then start again with "
+        "--overwrite."
+    )

@@ -1,0 +1,335 @@
+"""torchvision's sets: files are checked before they are used, archives copied by hand just work.
+
+Real MNIST is read where the shared data folder lies beside the repository; the other sets are
+written here in their official layout, with the checksums patched to match.
+"""
+
+import gzip
+import hashlib
+import io
+import pickle
+import shutil
+import struct
+import tarfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+import scipy.io
+import torch
+from torchvision import datasets as tv
+
+from bayes_dc.datasets import DataConfig, DatasetError, load_dataset
+from bayes_dc.datasets import files as files_module
+
+SHARED = Path(__file__).parents[3] / "shared" / "data"
+IDX = ("train-images-idx3", "train-labels-idx1", "t10k-images-idx3", "t10k-labels-idx1")
+CPU = torch.device("cpu")
+
+
+def load(name, root, **settings):
+    return load_dataset(DataConfig(name=name, root=str(root), **settings))
+
+
+def md5(content):
+    return hashlib.md5(content, usedforsecurity=False).hexdigest()
+
+
+def idx(array):
+    head = struct.pack(f">HBB{array.ndim}I", 0, 8, array.ndim, *array.shape)
+    return head + array.astype(np.uint8).tobytes()
+
+
+@pytest.fixture(params=["mnist", "fashion_mnist", "kmnist"])
+def idx_set(request, tmp_path, monkeypatch):
+    """A small set in MNIST's layout: returns name, root, folder of the .gz files and the images."""
+    cls = {"mnist": tv.MNIST, "fashion_mnist": tv.FashionMNIST, "kmnist": tv.KMNIST}[request.param]
+    folder = tmp_path / cls.__name__ / "raw"
+    folder.mkdir(parents=True)
+    rng = np.random.default_rng(0)
+    images = rng.integers(0, 256, (12, 28, 28))
+    arrays = (images[:8], np.arange(8) % 10, images[8:], np.arange(4))
+    resources = []
+    for stem, array in zip(IDX, arrays, strict=True):
+        content = gzip.compress(idx(array))
+        (folder / f"{stem}-ubyte.gz").write_bytes(content)
+        resources.append((f"{stem}-ubyte.gz", md5(content)))
+    monkeypatch.setattr(cls, "resources", resources)
+    return request.param, tmp_path, folder, images
+
+
+def test_archives_copied_by_hand_are_unpacked(idx_set):
+    name, root, folder, images = idx_set
+    data = load(name, root)
+    assert (len(data.train), len(data.test)) == (8, 4)
+    assert data.input_shape == (1, 28, 28)
+    assert len(data.class_names) == 10
+    assert np.array_equal(data.test.image(3)[:, :, 0], images[11])
+    assert data.train.labels.tolist() == [*range(8)]
+    assert not list(folder.glob("*.partial"))
+
+
+def test_unpacked_files_alone_are_enough(idx_set):
+    name, root, folder, _ = idx_set
+    load(name, root)
+    for archive in folder.glob("*.gz"):
+        archive.unlink()
+    assert len(load(name, root).train) == 8
+
+
+def test_missing_files_are_named_with_the_folder(idx_set):
+    name, root, folder, _ = idx_set
+    (folder / "t10k-labels-idx1-ubyte.gz").unlink()
+    (folder / "train-images-idx3-ubyte.gz").unlink()
+    with pytest.raises(DatasetError) as caught:
+        load(name, root)
+    text = str(caught.value)
+    assert f"missing train-images-idx3-ubyte.gz, t10k-labels-idx1-ubyte.gz in {folder}" in text
+    assert "set data.download=true" in text
+
+
+def test_damaged_archive_is_named(idx_set):
+    name, root, folder, _ = idx_set
+    path = folder / "train-images-idx3-ubyte.gz"
+    path.write_bytes(path.read_bytes()[:1000])
+    with pytest.raises(DatasetError) as caught:
+        load(name, root)
+    assert f"{path} is damaged or was only partly downloaded (wrong MD5" in str(caught.value)
+    assert "Delete it" in str(caught.value)
+    assert not (folder / "train-images-idx3-ubyte").exists()
+
+
+def test_half_unpacked_file_is_unpacked_again(idx_set):
+    name, root, folder, images = idx_set
+    load(name, root)
+    path = folder / "t10k-images-idx3-ubyte"
+    path.write_bytes(path.read_bytes()[:-1])
+    assert np.array_equal(load(name, root).test.image(3)[:, :, 0], images[11])
+
+
+@pytest.mark.parametrize("keep", [0, 3, 10, 500])
+def test_half_unpacked_file_without_archive_is_named(idx_set, keep):
+    name, root, folder, _ = idx_set
+    load(name, root)
+    path = folder / "t10k-images-idx3-ubyte"
+    path.write_bytes(path.read_bytes()[:keep])
+    path.with_name(path.name + ".gz").unlink()
+    with pytest.raises(DatasetError, match=r"t10k-images-idx3-ubyte is damaged .*than its header"):
+        load(name, root)
+
+
+def test_full_disk_while_unpacking(idx_set, monkeypatch):
+    name, root, folder, _ = idx_set
+
+    def full(source, target):
+        target.write(source.read(100))
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(files_module.shutil, "copyfileobj", full)
+    with pytest.raises(DatasetError, match=r"cannot unpack .*No space left on device\. Copy the"):
+        load(name, root)
+    assert not (folder / "train-images-idx3-ubyte").exists()
+    monkeypatch.undo()
+
+
+def test_images_and_labels_of_different_sets(idx_set):
+    name, root, folder, _ = idx_set
+    load(name, root)
+    (folder / "train-labels-idx1-ubyte").write_bytes(idx(np.arange(5)))
+    with pytest.raises(DatasetError, match="8 images but 5 labels: files of two different sets"):
+        load(name, root)
+
+
+def test_labels_in_place_of_images(idx_set):
+    name, root, folder, _ = idx_set
+    load(name, root)
+    (folder / "train-images-idx3-ubyte").write_bytes(idx(np.arange(5)))
+    with pytest.raises(DatasetError, match=r"not readable as .*3 dimension.*Delete the files"):
+        load(name, root)
+
+
+def test_label_of_another_set(idx_set):
+    name, root, folder, _ = idx_set
+    load(name, root)
+    (folder / "train-labels-idx1-ubyte").write_bytes(idx(np.full(8, 11)))
+    with pytest.raises(DatasetError, match=r"labels must be 0 … 9 for 10 classes; got 11 … 11"):
+        load(name, root)
+
+
+def test_another_sets_files_are_never_taken(tmp_path, monkeypatch):
+    """MNIST's files have the same names as Fashion-MNIST's: only the folder tells them apart."""
+    folder = tmp_path / "MNIST" / "raw"
+    folder.mkdir(parents=True)
+    for stem in IDX:
+        (folder / f"{stem}-ubyte").write_bytes(
+            idx(np.zeros((4, 28, 28) if "images" in stem else 4))
+        )
+    assert len(load("mnist", tmp_path).train) == 4
+    with pytest.raises(
+        DatasetError, match=r"fashion_mnist: missing train-images.*FashionMNIST/raw"
+    ):
+        load("fashion_mnist", tmp_path)
+
+
+def test_download_fills_in_what_is_missing(idx_set, monkeypatch):
+    name, root, folder, _ = idx_set
+    path = folder / "train-images-idx3-ubyte.gz"
+    elsewhere = root / "elsewhere"
+    shutil.move(path, elsewhere)
+    calls = []
+
+    def download(self):
+        calls.append(files_module.socket.getdefaulttimeout())
+        for stem in IDX[1:]:
+            archive = folder / f"{stem}-ubyte.gz"
+            (folder / f"{stem}-ubyte").write_bytes(gzip.decompress(archive.read_bytes()))
+        shutil.copy(elsewhere, path)
+        (folder / "train-images-idx3-ubyte").write_bytes(gzip.decompress(elsewhere.read_bytes()))
+
+    monkeypatch.setattr(tv.MNIST, "download", download)
+    assert len(load(name, root, download=True).train) == 8
+    assert calls == [files_module.DOWNLOAD_TIMEOUT_SECONDS]
+    assert files_module.socket.getdefaulttimeout() is None
+    assert len(load(name, root, download=True).train) == 8
+    assert len(calls) == 1
+
+
+def test_failed_download_says_why(idx_set, monkeypatch):
+    name, root, folder, _ = idx_set
+    (folder / "train-images-idx3-ubyte.gz").unlink()
+
+    def download(self):
+        raise TimeoutError("timed out")
+
+    monkeypatch.setattr(tv.MNIST, "download", download)
+    with pytest.raises(
+        DatasetError, match=r"download into .*raw failed: timed out\. Check the netw"
+    ):
+        load(name, root, download=True)
+
+
+CIFAR = {
+    "cifar10": (tv.CIFAR10, "labels", [f"data_batch_{i}" for i in range(1, 6)], ["test_batch"]),
+    "cifar100": (tv.CIFAR100, "fine_labels", ["train"], ["test"]),
+}
+
+
+@pytest.fixture(params=sorted(CIFAR))
+def cifar(request, tmp_path, monkeypatch):
+    """A small CIFAR as an archive: returns name, root, archive and the pixels per file."""
+    cls, key, train, test = CIFAR[request.param]
+    rng = np.random.default_rng(0)
+    names = [f"class {i}" for i in range(100 if request.param == "cifar100" else 10)]
+    pixels = {name: rng.integers(0, 256, (4, 3072)).astype(np.uint8) for name in (*train, *test)}
+    content = {
+        name: pickle.dumps({"data": pixels[name], key: [0, 1, 2, len(names) - 1]})
+        for name in pixels
+    }
+    meta = pickle.dumps({cls.meta["key"]: names})
+    archive = tmp_path / cls.filename
+    with tarfile.open(archive, "w:gz") as tar:
+        for name, data in {**content, cls.meta["filename"]: meta}.items():
+            info = tarfile.TarInfo(f"{cls.base_folder}/{name}")
+            info.size = len(data)
+            tar.addfile(info, io.BytesIO(data))
+    monkeypatch.setattr(cls, "train_list", [[n, md5(content[n])] for n in train])
+    monkeypatch.setattr(cls, "test_list", [[n, md5(content[n])] for n in test])
+    monkeypatch.setattr(cls, "meta", {**cls.meta, "md5": md5(meta)})
+    monkeypatch.setattr(cls, "tgz_md5", md5(archive.read_bytes()))
+    return request.param, tmp_path, archive, pixels
+
+
+def test_cifar_archive_copied_by_hand(cifar):
+    name, root, _, pixels = cifar
+    data = load(name, root)
+    first = next(iter(pixels.values()))[3].reshape(3, 32, 32)
+    assert np.array_equal(data.train.image(3), first.transpose(1, 2, 0))
+    assert data.input_shape == (3, 32, 32)
+    assert data.train.labels[:4].tolist() == [0, 1, 2, len(data.class_names) - 1]
+    assert data.class_names[7] == "class 7"
+    assert data.train.batch(torch.arange(2), CPU).shape == (2, 3, 32, 32)
+
+
+def test_cifar_without_archive_once_unpacked(cifar):
+    name, root, archive, _ = cifar
+    load(name, root)
+    archive.unlink()
+    assert len(load(name, root).test) == 4
+
+
+def test_cifar_file_lost_after_unpacking_comes_back_from_the_archive(cifar):
+    name, root, archive, pixels = cifar
+    load(name, root)
+    lost = root / CIFAR[name][0].base_folder / list(pixels)[-1]
+    lost.unlink()
+    assert len(load(name, root).test) == 4
+    lost.unlink()
+    archive.unlink()
+    with pytest.raises(DatasetError, match=rf"{name}: missing {lost.name} in .*{lost.parent.name}"):
+        load(name, root)
+
+
+def test_cut_cifar_archive_is_named(cifar):
+    name, root, archive, _ = cifar
+    archive.write_bytes(archive.read_bytes()[:1024])
+    with pytest.raises(DatasetError) as caught:
+        load(name, root)
+    assert f"{archive} is damaged or was only partly downloaded" in str(caught.value)
+
+
+def test_changed_cifar_file_is_named(cifar):
+    name, root, archive, pixels = cifar
+    load(name, root)
+    archive.unlink()
+    changed = root / CIFAR[name][0].base_folder / next(iter(pixels))
+    changed.write_bytes(changed.read_bytes() + b" ")
+    with pytest.raises(DatasetError) as caught:
+        load(name, root)
+    assert f"{changed} is damaged" in str(caught.value)
+
+
+@pytest.fixture
+def svhn(tmp_path, monkeypatch):
+    rng = np.random.default_rng(0)
+    entries = {}
+    for part, n in (("train", 5), ("test", 3)):
+        path = tmp_path / f"{part}_32x32.mat"
+        x = rng.integers(0, 256, (32, 32, 3, n)).astype(np.uint8)
+        scipy.io.savemat(path, {"X": x, "y": np.array([[10], [1], [9], [2], [3]][:n])})
+        entries[part] = ["", path.name, md5(path.read_bytes())]
+        if part == "test":
+            pixels = x
+    monkeypatch.setattr(tv.SVHN, "split_list", {**tv.SVHN.split_list, **entries})
+    return tmp_path, pixels
+
+
+def test_svhn(svhn):
+    root, pixels = svhn
+    data = load("svhn", root)
+    assert data.train.labels.tolist() == [0, 1, 9, 2, 3]
+    assert data.class_names == tuple("0123456789")
+    assert np.array_equal(data.test.image(2), pixels[:, :, :, 2])
+
+
+def test_svhn_files_are_checked(svhn):
+    root, _ = svhn
+    path = root / "test_32x32.mat"
+    path.write_bytes(path.read_bytes()[:-7])
+    with pytest.raises(DatasetError, match=r"svhn: .*test_32x32\.mat is damaged"):
+        load("svhn", root)
+    path.unlink()
+    with pytest.raises(DatasetError, match=r"svhn: missing test_32x32\.mat in "):
+        load("svhn", root)
+
+
+@pytest.mark.skipif(not SHARED.is_dir(), reason=f"no real data at {SHARED}")
+def test_real_mnist(tmp_path):
+    shutil.copytree(SHARED / "MNIST", tmp_path / "MNIST", copy_function=shutil.copyfile)
+    (tmp_path / "MNIST").chmod(0o755)
+    (tmp_path / "MNIST" / "raw").chmod(0o755)
+    data = load("mnist", tmp_path)
+    assert (len(data.train), len(data.test)) == (60_000, 10_000)
+    assert data.train.labels[:10].tolist() == [5, 0, 4, 1, 9, 2, 1, 3, 1, 4]
+    pixels = data.train.images.double() / 255
+    assert round(float(pixels.mean()), 4) == data.normalisation.mean[0]
+    assert round(float(pixels.std(correction=0)), 4) == data.normalisation.std[0]

@@ -1,0 +1,158 @@
+"""Everything that scripts/mc_predict.py refuses, by its message; nothing is written or lost."""
+
+import errno
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from bayes_dc.datasets import DataConfig
+from bayes_dc.train import build_model, load_model, save_checkpoint
+
+
+def refused(result, capsys):
+    """The one-line message of a run that wrote nothing."""
+    code, folder = result
+    assert code == 2
+    assert not folder.exists()
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == 1
+    assert lines[0].startswith("error: ")
+    return lines[0]
+
+
+@pytest.mark.parametrize("content", [b"", b"not an image", None])
+def test_an_unreadable_image_is_named_and_nothing_is_written(
+    predict, tmp_path, content, capsys, save_network
+):
+    Image.new("L", (8, 8)).save(tmp_path / "good.png")
+    if content is not None:
+        (tmp_path / "bad.png").write_bytes(content)
+    result = predict("--images", str(tmp_path / "good.png"), str(tmp_path / "bad.png"))
+    assert f"cannot read image {tmp_path / 'bad.png'}" in refused(result, capsys)
+
+
+def test_a_truncated_image_is_named(predict, tmp_path, capsys, save_network):
+    noise = np.random.default_rng(0).integers(0, 255, (64, 64, 3), dtype=np.uint8)
+    Image.fromarray(noise).save(tmp_path / "whole.jpg")
+    whole = (tmp_path / "whole.jpg").read_bytes()
+    (tmp_path / "half.jpg").write_bytes(whole[: len(whole) // 2])
+    assert "half.jpg" in refused(predict("--images", str(tmp_path / "half.jpg")), capsys)
+
+
+def test_an_output_folder_is_checked_before_any_work(predict, tmp_path, capsys):
+    code, folder = predict("--limit", "3")
+    assert code == 0
+    before = {path.name: path.read_bytes() for path in folder.iterdir()}
+    capsys.readouterr()
+    code, _ = predict("--limit", "4", folder=tmp_path / "no checkpoint here")
+    assert code == 2
+    assert "is not empty and is kept" in capsys.readouterr().err
+    assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
+    assert predict("--limit", "4", "--overwrite")[0] == 0
+    assert (folder / "predictions.csv").read_text("utf-8").count("\n") == 5
+
+
+def test_a_full_disk_leaves_the_old_report(predict, monkeypatch, capsys):
+    _, folder = predict("--limit", "3")
+    before = {path.name: path.read_bytes() for path in folder.iterdir()}
+
+    def full(self, data):
+        raise OSError(errno.ENOSPC, "No space left on device", str(self))
+
+    monkeypatch.setattr(Path, "write_bytes", full)
+    code, _ = predict("--limit", "4", "--overwrite")
+    monkeypatch.undo()
+    assert code == 2
+    assert "error: [Errno 28] No space left on device" in capsys.readouterr().err
+    assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
+
+
+def test_a_missing_checkpoint_is_named(predict, tmp_path, capsys):
+    message = refused(predict(folder=tmp_path / "nowhere"), capsys)
+    assert str(tmp_path / "nowhere") in message
+
+
+def test_another_number_of_classes_is_refused(
+    predict, digits, tmp_path, capsys, make_config, save_network
+):
+    config = make_config()
+    model = build_model(config.model, digits.input_shape, 7)
+    folder = save_network(tmp_path / "seven", model, config, digits, class_names=tuple("abcdefg"))
+    message = refused(predict(folder=folder), capsys)
+    assert "digits has 10 classes" in message
+    assert "was trained for 7" in message
+
+
+def test_another_input_shape_is_refused(
+    predict, digits, tmp_path, capsys, make_config, save_network
+):
+    config = make_config()
+    model = build_model(config.model, (1, 7, 9), 10)
+    folder = save_network(tmp_path / "shape", model, config, digits, input_shape=(1, 7, 9))
+    message = refused(predict(folder=folder), capsys)
+    assert "digits has inputs of shape [1, 8, 8]" in message
+    assert "was trained on [1, 7, 9]" in message
+
+
+def test_a_plain_network_is_refused(predict, digits, tmp_path, capsys, make_config, save_network):
+    config = make_config(p=0.0)
+    folder = save_network(
+        tmp_path / "plain", build_model(config.model, digits.input_shape, 10), config, digits
+    )
+    assert "the checkpoint cannot be predicted with: " in refused(predict(folder=folder), capsys)
+
+
+def test_a_split_that_is_not_there_is_refused(
+    predict, digits, tmp_path, capsys, make_config, save_network
+):
+    config = make_config()
+    config = config.model_copy(update={"data": DataConfig(name="digits")})
+    folder = save_network(
+        tmp_path / "all", build_model(config.model, digits.input_shape, 10), config, digits
+    )
+    message = refused(predict("--split", "validation", folder=folder), capsys)
+    assert "digits has no validation split" in message
+
+
+def test_missing_data_files_are_named(predict, tmp_path, capsys):
+    message = refused(predict("--data", "mnist", "--data-root", str(tmp_path / "none")), capsys)
+    assert "mnist: missing " in message
+
+
+def test_a_configuration_that_cannot_be_read_is_refused(
+    predict, checkpoint, digits, tmp_path, capsys
+):
+    model, meta = load_model(checkpoint)
+    config = dict(meta.config) | {"predict": {"passes": 0}}
+    save_checkpoint(tmp_path / "odd", model, meta.model_copy(update={"config": config}))
+    message = refused(predict(folder=tmp_path / "odd"), capsys)
+    assert "section predict of the configuration in the checkpoint cannot be read" in message
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without a GPU")
+def test_a_gpu_that_is_not_there_is_refused(predict, capsys):
+    assert "torch finds no CUDA device" in refused(predict("--device", "cuda"), capsys)
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        (["--passes", "0"], "--passes: must be a whole number of at least 1; got '0'"),
+        (["--passes", "2.5"], "--passes: must be a whole number of at least 1; got '2.5'"),
+        (["--limit", "-1"], "--limit"),
+        (["--batch-size", "0"], "--batch-size: must be a whole number"),
+        (["--seed", "-1"], "--seed"),
+        (["--seed", str(2**64)], "--seed: must be a whole number in 0 … 2**64 − 1"),
+        (["--data", "minst"], "invalid choice: 'minst'"),
+        (["--data", "digits", "--images", "a.png"], "not allowed with argument"),
+        (["--images"], "expected at least one argument"),
+    ],
+)
+def test_the_command_line_is_checked(predict, options, text, capsys):
+    with pytest.raises(SystemExit) as stop:
+        predict(*options)
+    assert stop.value.code == 2
+    assert text in capsys.readouterr().err

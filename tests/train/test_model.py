@@ -1,0 +1,65 @@
+"""Building the network: every setting reaches its layer, and the seed alone decides the weights."""
+
+import pytest
+import torch
+from torch import nn
+
+from bayes_dc.nn import DropConnectLinear
+from bayes_dc.train import ModelConfig, build_model
+
+SHAPE = (1, 3, 3)
+
+
+def layers(model):
+    return [module for module in model.modules() if isinstance(module, nn.Linear)]
+
+
+def test_settings_reach_every_layer():
+    settings = ModelConfig(p=0.37, hidden=(5, 4), scope="pass", scale="none")
+    built = layers(build_model(settings, SHAPE, 2))
+    assert [(m.in_features, m.out_features) for m in built] == [(9, 5), (5, 4), (4, 2)]
+    assert all(isinstance(m, DropConnectLinear) for m in built)
+    assert {(m.p, m.scope, m.scale) for m in built} == {(0.37, "pass", "none")}
+    assert [m.mask_layer for m in built] == [0, 1, 2]
+
+
+def test_last_layer_can_stay_plain():
+    kinds = [type(m) for m in layers(build_model(ModelConfig(exclude_last=True), SHAPE, 2))]
+    assert kinds == [DropConnectLinear, DropConnectLinear, nn.Linear]
+
+
+def test_p_zero_is_a_plain_network():
+    assert {type(m) for m in layers(build_model(ModelConfig(p=0), SHAPE, 2))} == {nn.Linear}
+
+
+def test_seed_decides_the_weights_and_nothing_else_does():
+    def weights(seed, p=0.5):
+        model = build_model(ModelConfig(hidden=(5,), p=p), SHAPE, 2, seed=seed)
+        return torch.cat([value.flatten() for value in model.state_dict().values()])
+
+    torch.manual_seed(11)
+    first = weights(2**64 - 1, p=0)
+    torch.manual_seed(12)
+    assert torch.equal(weights(2**64 - 1, p=0), first)
+    assert not torch.equal(weights(0, p=0), first)
+
+
+def test_plain_and_dropconnect_networks_start_equal():
+    plain, dropped = (
+        build_model(ModelConfig(hidden=(5,), p=p), SHAPE, 2, seed=4) for p in (0, 0.5)
+    )
+    for a, b in zip(plain.parameters(), dropped.parameters(), strict=True):
+        assert torch.equal(a, b)
+
+
+def test_global_generator_is_left_alone():
+    torch.manual_seed(0)
+    expected = torch.rand(1)
+    torch.manual_seed(0)
+    build_model(ModelConfig(), SHAPE, 2, seed=9)
+    assert torch.equal(torch.rand(1), expected)
+
+
+def test_p_that_no_mask_can_have_is_refused():
+    with pytest.raises(ValueError, match="p"):
+        build_model(ModelConfig(p=1e-9), SHAPE, 2)
