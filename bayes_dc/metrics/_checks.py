@@ -1,0 +1,93 @@
+"""What every metric asks of its arguments, and what it says when they are wrong."""
+
+import torch
+from torch import Tensor
+
+# A bfloat16 row is rounded by at most 2⁻⁸ of its sum; a row further off is no distribution.
+SUM_SLACK = 1e-2
+
+_TYPE = "{name} must be a torch.Tensor; got {got}. Wrap it: torch.as_tensor({name})."
+_PROBS_DTYPE = (
+    "{name} must hold floating point probabilities; got dtype {got}. "
+    "Class numbers or votes are no probabilities: pass the network's softmax output."
+)
+_PROBS_SHAPE = (
+    "{name} must have shape {want}; got {got}. "
+    "For a binary score s pass torch.stack([1 - s, s], dim=1)."
+)
+_NO_SAMPLES = "no samples: {name} has shape {got}. A metric needs at least one input."
+_NOT_FINITE = (
+    "{name} holds {count} values that are NaN or infinite, the first at index {first}. "
+    "Find the inputs that cause them, or leave those rows out and say so."
+)
+_NOT_PROBS = (
+    "{name} must hold probabilities, non-negative with rows that sum to 1; row {row} has minimum "
+    "{low:.6g} and sum {total:.6g}. If these are logits pass {name}.softmax(-1)."
+)
+_LABELS_DTYPE = (
+    "labels must hold integer class numbers; got dtype {got}. Convert with labels.long(), "
+    "or labels.argmax(1) if they are one-hot rows."
+)
+_LABELS_SHAPE = "labels must have shape [{rows}], one class for every row of probs; got {got}."
+_LABELS_RANGE = (
+    "labels must lie in 0 … {last} because probs has {classes} columns; "
+    "got {got} at index {index}. Check that the labels belong to this network."
+)
+_N_BINS = "n_bins must be a positive integer, the number of bins (not of edges); got {got!r}."
+
+
+def check_distribution(values: Tensor, name: str, shape: str, ndim: int | None = None) -> Tensor:
+    """Return ``values`` in float64 if its last dimension holds distributions."""
+    if not isinstance(values, Tensor):
+        raise TypeError(_TYPE.format(name=name, got=type(values).__name__))
+    if not values.is_floating_point():
+        raise TypeError(_PROBS_DTYPE.format(name=name, got=values.dtype))
+    if (ndim is not None and values.ndim != ndim) or values.ndim < 1 or values.shape[-1] == 0:
+        raise ValueError(_PROBS_SHAPE.format(name=name, want=shape, got=list(values.shape)))
+    if values.numel() == 0:
+        raise ValueError(_NO_SAMPLES.format(name=name, got=list(values.shape)))
+    values = values.double()
+    wrong = ~values.isfinite()
+    if wrong.any():
+        first = wrong.nonzero()[0].tolist()
+        raise ValueError(_NOT_FINITE.format(name=name, count=int(wrong.sum()), first=first))
+    low, total = values.amin(-1), values.sum(-1)
+    wrong = (low < 0) | ((total - 1).abs() > SUM_SLACK)
+    if wrong.any():
+        at = tuple(wrong.nonzero()[0].tolist())
+        row: int | list[int] = at[0] if len(at) == 1 else list(at)
+        text = _NOT_PROBS.format(name=name, row=row, low=low[at].item(), total=total[at].item())
+        raise ValueError(text)
+    return values
+
+
+def check_probs(probs: Tensor) -> Tensor:
+    """Return ``probs`` ``[B, C]`` in float64, or raise."""
+    return check_distribution(probs, "probs", "[B, C]", ndim=2)
+
+
+def check_labels(labels: Tensor, probs: Tensor) -> Tensor:
+    """Return ``labels`` ``[B]`` in int64 on the device of ``probs``, or raise."""
+    if not isinstance(labels, Tensor):
+        raise TypeError(_TYPE.format(name="labels", got=type(labels).__name__))
+    if labels.is_floating_point() or labels.is_complex() or labels.dtype == torch.bool:
+        raise TypeError(_LABELS_DTYPE.format(got=labels.dtype))
+    rows, classes = probs.shape
+    if labels.shape != (rows,):
+        raise ValueError(_LABELS_SHAPE.format(rows=rows, got=list(labels.shape)))
+    labels = labels.to(device=probs.device, dtype=torch.int64)
+    wrong = (labels < 0) | (labels >= classes)
+    if wrong.any():
+        index = int(wrong.nonzero()[0])
+        text = _LABELS_RANGE.format(
+            last=classes - 1, classes=classes, got=int(labels[index]), index=index
+        )
+        raise ValueError(text)
+    return labels
+
+
+def check_n_bins(n_bins: object) -> int:
+    """Return ``n_bins`` if it is a positive integer, or raise."""
+    if isinstance(n_bins, bool) or not isinstance(n_bins, int) or n_bins < 1:
+        raise ValueError(_N_BINS.format(got=n_bins))
+    return n_bins

@@ -1,0 +1,140 @@
+"""Every refusal of bayes_dc.metrics, by its text."""
+
+import math
+
+import pytest
+import torch
+
+from bayes_dc.metrics import (
+    accuracy,
+    bootstrap_interval,
+    bootstrap_mean,
+    brier,
+    ece,
+    entropy,
+    entropy_from_logits,
+    mutual_information,
+    nll,
+    nll_from_logits,
+    reliability_curve,
+)
+
+SCORES = [accuracy, nll, brier, ece, reliability_curve]
+PROBS = torch.tensor([[0.75, 0.25], [0.5, 0.5]])
+LABELS = torch.tensor([0, 1])
+
+
+@pytest.mark.parametrize("score", SCORES)
+@pytest.mark.parametrize(
+    ("probs", "labels", "kind", "text"),
+    [
+        (torch.zeros(0, 3), LABELS[:0], ValueError, r"no samples: probs has shape \[0, 3\]"),
+        ([[1.0]], LABELS, TypeError, r"probs must be a torch.Tensor; got list. Wrap it"),
+        (
+            LABELS[:, None],
+            LABELS,
+            TypeError,
+            r"floating point probabilities; got dtype torch.int64",
+        ),
+        (
+            PROBS[0],
+            LABELS,
+            ValueError,
+            r"probs must have shape \[B, C\]; got \[2\]. For a binary score",
+        ),
+        (PROBS[:, :0], LABELS, ValueError, r"probs must have shape \[B, C\]; got \[2, 0\]"),
+        (PROBS * math.nan, LABELS, ValueError, r"4 values that are NaN or infinite.*\[0, 0\]"),
+        (PROBS / 0, LABELS, ValueError, r"4 values that are NaN or infinite"),
+        (
+            torch.tensor([[0.5, 0.5], [1.5, -0.5]]),
+            LABELS,
+            ValueError,
+            r"row 1 has minimum -0.5 and sum 1.*logits pass probs.softmax\(-1\)",
+        ),
+        (torch.tensor([[0.5, 0.7]]), LABELS[:1], ValueError, r"row 0 has minimum 0.5 and sum 1.2"),
+        (PROBS, [0, 1], TypeError, r"labels must be a torch.Tensor; got list"),
+        (PROBS, LABELS.float(), TypeError, r"integer class numbers; got dtype torch.float32"),
+        (PROBS, LABELS.bool(), TypeError, r"integer class numbers; got dtype torch.bool"),
+        (PROBS, LABELS[:1], ValueError, r"labels must have shape \[2\].*got \[1\]"),
+        (PROBS, torch.eye(2).long(), ValueError, r"labels must have shape \[2\].*got \[2, 2\]"),
+        (
+            PROBS,
+            torch.tensor([0, 2]),
+            ValueError,
+            r"labels must lie in 0 … 1 because probs has 2 columns; got 2 at index 1",
+        ),
+        (PROBS, torch.tensor([-1, 0]), ValueError, r"got -1 at index 0. Check that the labels"),
+    ],
+)
+def test_scores_refuse(score, probs, labels, kind, text):
+    with pytest.raises(kind, match=text):
+        score(probs, labels)
+
+
+@pytest.mark.parametrize("measure", [ece, reliability_curve])
+@pytest.mark.parametrize("n_bins", [0, -1, 2.5, True, None, "15"])
+def test_n_bins_must_be_a_positive_integer(measure, n_bins):
+    with pytest.raises(ValueError, match=r"n_bins must be a positive integer, the number of bins"):
+        measure(PROBS, LABELS, n_bins)
+
+
+def test_entropy_refuses():
+    with pytest.raises(ValueError, match=r"probs must have shape \[..., C\]; got \[\]"):
+        entropy(torch.tensor(0.5))
+    with pytest.raises(ValueError, match=r"row \[1, 0\] has minimum -1"):
+        entropy(torch.tensor([[[0.5, 0.5]], [[2.0, -1.0]]]))
+    with pytest.raises(ValueError, match=r"samples must have shape \[T, B, C\]; got \[2, 2\]"):
+        mutual_information(PROBS)
+
+
+@pytest.mark.parametrize("logits", [[[0.0, math.nan]], [[-math.inf, -math.inf]], [[math.inf, 0.0]]])
+def test_logits_without_a_softmax_are_refused(logits):
+    with pytest.raises(ValueError, match=r"without NaN; got a row without a finite softmax"):
+        entropy_from_logits(torch.tensor(logits))
+    with pytest.raises(ValueError, match=r"got a row without a finite softmax, row 0"):
+        nll_from_logits(torch.tensor(logits), torch.tensor([0]))
+
+
+def test_logits_of_another_shape_or_dtype_are_refused():
+    with pytest.raises(
+        ValueError, match=r"\[B, C\] without NaN; got shape \[2\], dtype torch.float"
+    ):
+        nll_from_logits(torch.zeros(2), LABELS)
+    with pytest.raises(ValueError, match=r"got shape \[0, 2\]"):
+        nll_from_logits(torch.zeros(0, 2), LABELS[:0])
+    with pytest.raises(
+        ValueError, match=r"\[..., C\] without NaN; got shape \[2\], dtype torch.int64"
+    ):
+        entropy_from_logits(LABELS)
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"level": 1.0}, r"level must be a number strictly between 0 and 1, such as 0.95; got 1.0"),
+        ({"level": 95}, r"level must be .*got 95"),
+        ({"level": True}, r"level must be .*got True"),
+        ({"resamples": 0}, r"resamples must be an integer of at least 1, such as 1000; got 0"),
+        ({"resamples": 2.5}, r"resamples must be .*got 2.5"),
+        ({"seed": -1}, r"seed must be an integer in 0 … 2\*\*63 − 1; got -1"),
+        ({"seed": 2**63}, r"seed must be .*got 9223372036854775808"),
+    ],
+)
+def test_the_bootstrap_refuses_options(options, text):
+    with pytest.raises(ValueError, match=text):
+        bootstrap_mean(torch.ones(3), **options)
+
+
+def test_the_bootstrap_refuses_values():
+    with pytest.raises(ValueError, match=r"no samples: the bootstrap needs n ≥ 1; got n = 0"):
+        bootstrap_mean(torch.ones(0))
+    with pytest.raises(
+        ValueError, match=r"values must be a tensor \[n\] without NaN.*shape \[1, 3\]"
+    ):
+        bootstrap_mean(torch.ones(1, 3))
+    with pytest.raises(ValueError, match=r"one number per sample; got NaN"):
+        bootstrap_mean(torch.tensor([math.nan]))
+    with pytest.raises(ValueError, match=r"statistic must turn indices of shape \[7, 3\].*got NaN"):
+        bootstrap_interval(lambda i: torch.full((len(i),), math.nan), 3, resamples=7)
+    with pytest.raises(ValueError, match=r"without NaN; got shape \[7, 3\]"):
+        bootstrap_interval(lambda i: i.double(), 3, resamples=7)

@@ -1,0 +1,67 @@
+"""Sentences say what the intervals allow, and nothing more."""
+
+import dataclasses
+
+import torch
+
+from bayes_dc.report.findings import findings
+from bayes_dc.report.tables import metric_rows, review_rows
+
+
+def sentences(ev):
+    return " ".join(findings(ev, metric_rows(ev), review_rows(ev))).replace("\u00a0", " ")
+
+
+def with_confidence(evaluation, confidence, hits, n=200):
+    """Two classes, class 0 predicted with this confidence, right for the first ``hits``."""
+    ev = evaluation(n=n, classes=2)
+    mean = torch.tensor([[confidence, 1 - confidence]], dtype=torch.float64).expand(n, 2)
+    prediction = dataclasses.replace(ev.prediction, mean=mean)
+    labels = (torch.arange(n) >= hits).long()
+    return dataclasses.replace(ev, prediction=prediction, labels=labels, mean_network=mean)
+
+
+def test_overconfidence_is_claimed_only_beyond_doubt(evaluation):
+    text = sentences(with_confidence(evaluation, 0.95, 160))
+    assert "overconfident: its confidence is on average 15.00 percentage points above" in text
+    text = sentences(with_confidence(evaluation, 0.6, 190))
+    assert "underconfident: its confidence is on average 35.00 percentage points below" in text
+    text = sentences(with_confidence(evaluation, 0.8, 161))
+    assert "its confidence agrees with its accuracy" in text
+    assert "overconfident" not in text
+
+
+def test_monte_carlo_is_called_better_only_beyond_doubt(evaluation):
+    ev = with_confidence(evaluation, 0.8, 160)
+    worse = torch.tensor([[0.99, 0.01]], dtype=torch.float64).expand(200, 2)
+    text = sentences(dataclasses.replace(ev, mean_network=worse))
+    assert "8 passes give better probabilities than the mean-weight network" in text
+    swapped = dataclasses.replace(
+        ev,
+        prediction=dataclasses.replace(ev.prediction, mean=worse),
+        mean_network=ev.prediction.mean,
+    )
+    assert "8 passes give worse probabilities than the mean-weight network" in sentences(swapped)
+    assert "These inputs show no difference in NLL between 8 passes and" in sentences(ev)
+    alone = dataclasses.replace(ev, mean_network=None)
+    assert "mean-weight network" not in sentences(alone)
+
+
+def test_accuracy_and_review_are_told_in_numbers(evaluation):
+    ev = evaluation(n=100)
+    row = review_rows(ev)[2]
+    text = sentences(ev)
+    right = (ev.prediction.predicted == ev.labels).double().mean().item()
+    assert f"The prediction is right for {right:.2%} of 100 inputs".replace("%", " %") in text
+    want = (
+        f"the 10 most uncertain inputs (10 %) by hand finds {row.mistakes_found} of {row.mistakes}"
+    )
+    assert want in text
+
+
+def test_without_labels_only_the_split_is_told(evaluation):
+    ev = evaluation(labelled=False)
+    own = ev.prediction.mutual_information.mean() / ev.prediction.entropy.mean()
+    texts = findings(ev, metric_rows(ev), [])
+    assert len(texts) == 1
+    assert texts[0].startswith(f"{100 * own.item():.0f}\u00a0% of the uncertainty is the network's")
