@@ -33,7 +33,7 @@ unit: $(STAMP)
 	$(BIN)/python -m pytest -q -m "not slow and not interpreter and not gpu"
 
 interpreter: $(STAMP)  ## the Triton kernels, on the CPU, in Triton's interpreter
-	TRITON_INTERPRET=1 $(BIN)/python -m pytest -q -m "interpreter and not slow"
+	TRITON_INTERPRET=1 $(BIN)/python -m pytest -q -n 2 -m "interpreter and not slow"
 
 soak: $(STAMP)  ## longer statistical and fuzz runs
 	$(BIN)/python -m pytest -q -m "slow and not interpreter and not gpu"

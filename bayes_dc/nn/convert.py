@@ -8,6 +8,7 @@ from torch.nn.utils import parametrize
 
 from bayes_dc.nn.keys import dropconnect_layers, number_layers
 from bayes_dc.nn.linear import DropConnectLinear
+from bayes_dc.nn.module import check_options
 from bayes_dc.types import MaskScale, MaskScope
 
 _NOTHING = """\
@@ -72,7 +73,7 @@ def convert(
     if not chosen:
         seen = ", ".join(f"{n or 'the model'} ({r})" for n, r in skipped.items())
         raise ValueError(_NOTHING.format(seen=seen or "the model has no torch.nn.Linear"))
-    DropConnectLinear(1, 1, p=p, scope=scope, scale=scale)  # refuses bad options before any change
+    check_options(p=p, scope=scope, scale=scale)
     for _, layer in chosen:
         layer.__class__ = DropConnectLinear
         layer.configure(p=p, scope=scope, scale=scale)  # type: ignore[operator]
@@ -91,7 +92,7 @@ def restore(model: nn.Module) -> tuple[str, ...]:
     """
     layers = dropconnect_layers(model)
     for layer in layers.values():
-        for name in ("p", "p_effective", "scope", "scale", "sampler", "mask_layer", "masks"):
+        for name in ("p", "scope", "scale", "sampler", "mask_layer", "masks"):
             del layer.__dict__[name]
         layer.__class__ = nn.Linear  # type: ignore[assignment]
     return tuple(layers)

@@ -134,12 +134,13 @@ class MaskKeys:
             words = layer_key(self.seed, numbers[name])
             key = torch.tensor(words, dtype=torch.int64, device=layer.weight.device)
             layer.masks = LayerMasks(key, self)
-        self._layers = list(layers.values())
+        self._layers += layers.values()
 
     def detach(self) -> None:
         """Give the layers back: they draw fresh masks in training and none in evaluation."""
         for layer in self._layers:
-            layer.masks = None
+            if isinstance(layer, DropConnectModule):  # not so after restore(model)
+                layer.masks = None
         self._layers = []
 
     @contextlib.contextmanager

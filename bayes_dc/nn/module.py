@@ -14,12 +14,35 @@ if TYPE_CHECKING:
 _OPTION = "{name} must be one of {allowed}; got {got!r}."
 
 
+def check_options(
+    *, p: float, scope: MaskScope, scale: MaskScale, sampler: Sampler = "bernoulli"
+) -> None:
+    """Refuse options that no DropConnect layer takes.
+
+    Args:
+        p: Drop probability in [0, 1).
+        scope: ``"row"``, ``"sample"`` or ``"pass"``.
+        scale: ``"inverted"`` or ``"none"``.
+        sampler: ``"bernoulli"``.
+
+    Raises:
+        ValueError: If ``p`` or an option is out of range.
+    """
+    for name, allowed, got in (
+        ("scope", get_args(MaskScope), scope),
+        ("scale", get_args(MaskScale), scale),
+        ("sampler", get_args(Sampler), sampler),
+    ):
+        if got not in allowed:
+            raise ValueError(_OPTION.format(name=name, allowed=allowed, got=got))
+    keep_digits(p)
+
+
 class DropConnectModule(nn.Module):
     """Options and mask state of a DropConnect layer.
 
     Attributes:
-        p: Drop probability asked for.
-        p_effective: Drop probability realised by the masks.
+        p: Drop probability asked for; a new value holds from the next forward on.
         scope: Which rows share a mask.
         scale: Whether the masked product is divided by the keep probability.
         sampler: How the output is drawn.
@@ -30,7 +53,6 @@ class DropConnectModule(nn.Module):
 
     weight: Tensor
     p: float
-    p_effective: float
     scope: MaskScope
     scale: MaskScale
     sampler: Sampler
@@ -47,22 +69,17 @@ class DropConnectModule(nn.Module):
             scope: ``"row"``, ``"sample"`` or ``"pass"``.
             scale: ``"inverted"`` or ``"none"``.
             sampler: ``"bernoulli"``.
-
-        Raises:
-            ValueError: If an option is not one of those.
         """
-        for name, allowed, got in (
-            ("scope", get_args(MaskScope), scope),
-            ("scale", get_args(MaskScale), scale),
-            ("sampler", get_args(Sampler), sampler),
-        ):
-            if got not in allowed:
-                raise ValueError(_OPTION.format(name=name, allowed=allowed, got=got))
-        digits = keep_digits(p)
-        self.p, self.p_effective = float(p), digits.p_effective
+        check_options(p=p, scope=scope, scale=scale, sampler=sampler)
+        self.p = float(p)
         self.scope, self.scale, self.sampler = scope, scale, sampler
         self.mask_layer = None
         self.masks = None
+
+    @property
+    def p_effective(self) -> float:
+        """Drop probability realised by the masks."""
+        return keep_digits(self.p).p_effective
 
     def mean_weight(self) -> Tensor:
         """Expected effective weight: W, or keep · W with ``scale="none"``.

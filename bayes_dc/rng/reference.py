@@ -104,7 +104,7 @@ def mask_words(
     for digit in reversed(range(digits.bits)):
         word = np.stack(philox4x32(key, (k4, n32 | digit << DIGIT_SHIFT, sample, step)), axis=2)
         result = result | word if digits.digits[digit] else result & word
-    return result.reshape(sample.shape[0], -1, n_words)[:, :K]
+    return result.reshape(sample.shape[0], calls * WORDS_PER_CALL, n_words)[:, :K]
 
 
 def masks(
@@ -133,7 +133,8 @@ def masks(
         return np.ones((groups, N, K), np.bool_)
     words = mask_words(key, samples, passes, -(-N // WORD_BITS), K, digits)
     bits = (words[..., None] >> np.arange(WORD_BITS, dtype=np.uint64)) & np.uint64(1)
-    return bits.reshape(groups, K, -1)[:, :, :N].transpose(0, 2, 1).astype(np.bool_)
+    columns = bits.reshape(groups, K, words.shape[2] * WORD_BITS)
+    return columns[:, :, :N].transpose(0, 2, 1).astype(np.bool_)
 
 
 def normals(
@@ -167,4 +168,4 @@ def normals(
         radius = np.sqrt(-2.0 * np.log(uniform))
         angle = angle_word.astype(np.float64) * (2.0 * np.pi * 2.0**-32)
         pairs += [radius * np.cos(angle), radius * np.sin(angle)]
-    return np.stack(pairs, axis=-1).reshape(sample.shape[0], rows, -1)[:, :, :N]
+    return np.stack(pairs, axis=-1).reshape(sample.shape[0], rows, 4 * n4.size)[:, :, :N]

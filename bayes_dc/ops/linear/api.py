@@ -127,7 +127,9 @@ def dropconnect_linear(
         raise ValueError(_SCALE.format(allowed=get_args(MaskScale), got=scale))
     layout = _layout(x, sample_ids, pass_ids, scope)
     if digits.bits == 0:
-        return F.linear(layout.x, weight, bias).reshape(*layout.out_shape, weight.shape[0])
+        y = F.linear(x, weight, bias)
+        passes = layout.x.shape[0] if y.shape[:-1] != layout.out_shape else 1
+        return y.expand(passes, *y.shape).reshape(*layout.out_shape, weight.shape[0])
     y = op.linear(
         layout.x,
         weight,

@@ -177,7 +177,8 @@ def launch_dw(
     P, S, R, N = gy.shape
     K = x.shape[3]
     M = P * S * R
-    if N == 0 or K == 0:
+    if M == 0 or N == 0 or K == 0:
+        out.zero_()
         return
     config = config or _launch.dw_config(M, N, K)
     splits = 1 if partial is None else partial.shape[0]

@@ -1,0 +1,22 @@
+"""Which tests can run where."""
+
+import os
+
+import pytest
+import torch
+
+INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Skip, with the reason, what this machine or this process cannot run."""
+    no_gpu = pytest.mark.skip(reason="needs a CUDA device")
+    no_interpreter = pytest.mark.skip(reason="needs TRITON_INTERPRET=1: run `make interpreter`")
+    compiled = pytest.mark.skip(reason="the interpreter replaces the compiler in this process")
+    for item in items:
+        if item.get_closest_marker("gpu") and (INTERPRETED or not torch.cuda.is_available()):
+            item.add_marker(no_gpu)
+        if item.get_closest_marker("interpreter") and not INTERPRETED:
+            item.add_marker(no_interpreter)
+        if item.get_closest_marker("compiler") and INTERPRETED:
+            item.add_marker(compiled)
