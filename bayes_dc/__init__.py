@@ -10,8 +10,7 @@ from bayes_dc import datasets, metrics, models
 from bayes_dc.mc import Prediction, predict_with_uncertainty
 from bayes_dc.nn import DropConnectLinear, convert, restore
 from bayes_dc.ops import dropconnect_linear
-
-__version__ = "0.1.0"
+from bayes_dc.types import __version__ as __version__
 
 __all__ = [
     "DropConnectLinear",

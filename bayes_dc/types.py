@@ -2,6 +2,8 @@
 
 from typing import Literal, NamedTuple
 
+__version__ = "0.1.0"
+
 MaskScope = Literal["row", "sample", "pass"]
 """Which rows share one weight mask.
 

@@ -5,7 +5,8 @@
 a DropConnect layer (T · B rows, pass after pass). The first DropConnect layer reads its plain input
 with a zero stride over the passes. Where both kinds meet (a skip connection around the first
 DropConnect layer), the plain one is repeated. When the passes come in several chunks, the results
-of the plain part are kept from the first chunk.
+of the plain part are kept from the first chunk. What a function mode does not see (TorchScript)
+comes out unmarked and is known by its number of rows.
 """
 
 from collections.abc import Callable
@@ -15,6 +16,7 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 
+from bayes_dc.mc.guards import version_of
 from bayes_dc.ops import dropconnect_linear
 
 _STOCHASTIC: frozenset[Callable[..., Any]] = frozenset({dropconnect_linear})
@@ -27,10 +29,15 @@ _ORDER = (
 )
 _ROWS = """\
 A tensor of {got} rows met passes folded into {expected} rows ({passes} passes × {batch} inputs) in
-{where}: the model uses the batch size of its input by hand or mixes rows. Pass chunk=1, which runs
-one pass at a time, or write the model in terms of the size of the tensor at hand
-(x.flatten(1), x.shape[0]).
+{where}: the model uses the batch size of its input by hand or mixes rows. {remedy}
 """
+_SIZE_AT_HAND = (
+    "Pass chunk=1, which runs one pass at a time, or write the model in terms of the size of the "
+    "tensor at hand (x.flatten(1), x.shape[0])."
+)
+_FIRST_DIMENSION = (
+    "Keep the inputs along the first dimension, e.g. [B, L, K] rather than [B · L, K] for L tokens."
+)
 
 
 class FoldedPasses(TorchFunctionMode):
@@ -50,6 +57,7 @@ class FoldedPasses(TorchFunctionMode):
         self.record = record
         self._replaying = bool(record)
         self._position = 0
+        self._drawn = False
 
     def start(self, x: Tensor) -> Tensor:
         """Mark the input of the model.
@@ -58,9 +66,9 @@ class FoldedPasses(TorchFunctionMode):
             x: ``[B, …]``.
 
         Returns:
-            A view of ``x``, marked as plain.
+            ``x``, marked as plain; a copy that the model may write into, unless all is replayed.
         """
-        marked = x.view_as(x)
+        marked = x.view_as(x) if self._replaying else x.clone()
         setattr(marked, _KIND, "plain")
         return marked
 
@@ -73,9 +81,9 @@ class FoldedPasses(TorchFunctionMode):
         Returns:
             True for a tensor computed from a DropConnect layer's output.
         """
-        return _kind(output) == "folded"
+        return self._kind_by_rows(output) == "folded"
 
-    def __torch_function__(  # noqa: D105
+    def __torch_function__(
         self,
         func: Callable[..., Any],
         types: Any,
@@ -87,6 +95,7 @@ class FoldedPasses(TorchFunctionMode):
         kinds = {_kind(a) for a in leaves}
         if func in _STOCHASTIC:
             self._check_rows(args[0], func)
+            self._drawn = True
             return _mark(func(*args, **kwargs), "folded")
         if "folded" in kinds:
             if "plain" in kinds:
@@ -101,14 +110,15 @@ class FoldedPasses(TorchFunctionMode):
         if self.record is None:
             return _mark(func(*args, **kwargs), "plain")
         if self._replaying:
-            recorded, result = self.record[self._position]
+            known = self._position < len(self.record)
+            recorded, result = self.record[self._position] if known else ("no call", None)
             if recorded != func:
                 raise RuntimeError(_ORDER.format(expected=recorded, got=func))
             self._position += 1
             return result
-        versions = [leaf._version for leaf in leaves]
+        versions = [version_of(leaf) for leaf in leaves]
         result = _mark(func(*args, **kwargs), "plain")
-        if versions == [leaf._version for leaf in leaves]:
+        if versions == [version_of(leaf) for leaf in leaves]:
             self.record.append((func, result))
         else:  # written in place: an earlier entry no longer holds its value
             self.record = None
@@ -116,10 +126,16 @@ class FoldedPasses(TorchFunctionMode):
 
     def _check_rows(self, x: Tensor, func: Callable[..., Any]) -> None:
         """A DropConnect layer sees B plain rows or T · B folded ones."""
-        expected = self.batch * (self.passes if _kind(x) == "folded" else 1)
+        expected = self.batch * (self.passes if self._kind_by_rows(x) == "folded" else 1)
         rows = x.shape[0] if x.ndim > 1 else 1
         if rows != expected:
             raise self._row_error(rows, func.__name__)
+
+    def _kind_by_rows(self, x: Tensor) -> str | None:
+        """The kind of ``x``; of an unmarked tensor after the first draw, the one its rows tell."""
+        if _kind(x) is None and self._drawn and x.shape[:1] == (self.batch * self.passes,):
+            return "folded"
+        return _kind(x)
 
     def _repeat(self, value: Any) -> Any:
         """A plain tensor repeated for every pass; anything else as it is."""
@@ -138,6 +154,7 @@ class FoldedPasses(TorchFunctionMode):
                 passes=self.passes,
                 batch=self.batch,
                 where=where,
+                remedy=_SIZE_AT_HAND if self.passes > 1 else _FIRST_DIMENSION,
             )
         )
 

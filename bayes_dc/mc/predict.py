@@ -1,17 +1,15 @@
 """``predict_with_uncertainty``: T stochastic passes of a model, and what they say."""
 
-import contextlib
-import threading
+import operator
 import time
 import warnings
-import weakref
-from collections.abc import Iterator
 from typing import Any, get_args
 
 import torch
 from torch import Tensor, nn
 
 from bayes_dc.mc.fold import FoldedPasses
+from bayes_dc.mc.guards import evaluation_mode, lock_of, refuse_batch_statistics
 from bayes_dc.mc.prediction import Prediction
 from bayes_dc.mc.statistics import PassStatistics
 from bayes_dc.nn import DropConnectModule, MaskKeys, dropconnect_layers
@@ -34,8 +32,8 @@ bayes_dc.DropConnectLinear.
 """
 _OUTPUT = """\
 The model must return one tensor [rows, classes] with a row for each input; for {rows} rows
-({passes} passes × {batch} inputs) it returned {got}. If the model mixes or counts rows by hand, pass
-chunk=1.
+({passes} passes × {batch} inputs) it returned {got}. If the model mixes or counts rows by hand,
+pass chunk=1.
 """
 _NOT_FOLDED = (
     "The model's output does not depend on any of its DropConnect layers ({names}): they are not "
@@ -57,9 +55,6 @@ _NOTE = """\
 (raised while {passes} passes were folded into one forward of {rows} rows; if the model fixes its
 batch size by hand, pass chunk=1)"""
 
-_locks: weakref.WeakKeyDictionary[nn.Module, threading.RLock] = weakref.WeakKeyDictionary()
-_locks_guard = threading.Lock()
-
 
 def predict_with_uncertainty(
     model: nn.Module,
@@ -79,9 +74,9 @@ def predict_with_uncertainty(
 
     The model runs in evaluation mode (BatchNorm uses its running statistics, ``nn.Dropout`` is
     off) with only its DropConnect layers drawing masks. Passes are folded into the rows of a
-    forward; what comes before the first DropConnect layer runs once on B rows. Modes and buffers
-    are afterwards as before, also after an exception, and no global generator is touched. Calls
-    from several threads on one model run one after another.
+    forward; what comes before the first DropConnect layer runs once on B rows. Modes, buffers and
+    ``x`` are afterwards as before, also after an exception, and no global generator is touched.
+    Compiled modules run uncompiled. Calls from several threads on one model run one after another.
 
     Args:
         model: Classifier with at least one DropConnect layer, which treats the rows of its input
@@ -119,13 +114,15 @@ def predict_with_uncertainty(
         >>> predict_with_uncertainty(model, torch.ones(2, 4), T=8).mean.shape
         torch.Size([2, 3])
     """
-    layers = _check_arguments(model, x, T, chunk, link)
+    model = getattr(model, "_orig_mod", model)  # what torch.compile was given
+    T, chunk = _count("T", T), None if chunk is None else _count("chunk", chunk)
+    layers = _check_arguments(model, x, link)
     B = x.shape[0]
     ids = _sample_ids(sample_ids, x)
     _warn_if_not_finite(x)
     started = time.perf_counter()
     keys = MaskKeys(seed)
-    with _lock_of(model), torch.no_grad(), _evaluation_mode(model), keys.attached(model):
+    with lock_of(model), evaluation_mode(model), keys.attached(model):
         per_forward = min(T, chunk or max(1, ROWS_PER_FORWARD // max(B, 1)))
         statistics, samples = _run(model, x, ids, T, per_forward, keys, link, return_samples, chunk)
         summary = statistics.summary()
@@ -169,10 +166,10 @@ def _run(
             if chunk is not None or passes == 1:
                 raise
             per_forward = passes // 2
-            record = record or []
+            record = record if first else []  # that of a broken first forward is incomplete
             continue
         if statistics is None:
-            statistics = PassStatistics(T, *probs.shape[1:], x.device)
+            statistics = PassStatistics(T, probs.shape[1], probs.shape[2], x.device)
         statistics.update(probs)
         if return_samples:
             samples.append(probs)
@@ -207,10 +204,11 @@ def _forward(
         raise
     if isinstance(output, Tensor) and not mode.is_folded(output):
         raise ValueError(_NOT_FOLDED.format(names=", ".join(dropconnect_layers(model))))
-    if not isinstance(output, Tensor) or output.ndim != 2 or output.shape[0] != rows:
-        got = list(output.shape) if isinstance(output, Tensor) else type(output).__name__
+    shape = list(output.shape) if isinstance(output, Tensor) else []
+    if len(shape) != 2 or shape[0] != rows or shape[1] == 0:
+        got = shape if isinstance(output, Tensor) else type(output).__name__
         raise ValueError(_OUTPUT.format(rows=rows, passes=passes, batch=B, got=got))
-    values = output.double().view(passes, B, -1) if rows else output.double()[None]
+    values = output.double().reshape(passes, B, shape[1])
     return _apply_link(values, link), mode.record
 
 
@@ -218,30 +216,37 @@ def _apply_link(values: Tensor, link: Link) -> Tensor:
     """Probabilities from model outputs."""
     if link == "softmax":
         return values.softmax(dim=-1)
-    if values.numel():
-        sums, smallest = values.sum(dim=-1), float(values.min())
+    known = values[~values.isnan().any(dim=-1)]
+    if known.numel():
+        sums, smallest = known.sum(dim=-1), float(known.min())
         low, high = float(sums.min()), float(sums.max())
         if not (smallest >= 0 and abs(low - 1) < 1e-2 and abs(high - 1) < 1e-2):
             raise ValueError(_PROBABILITIES.format(low=low, high=high, smallest=smallest))
     return values
 
 
-def _check_arguments(
-    model: nn.Module, x: Tensor, T: int, chunk: int | None, link: Link
-) -> dict[str, DropConnectModule]:
+def _count(name: str, value: object) -> int:
+    """An integer of at least 1."""
+    try:
+        count = 0 if isinstance(value, bool) else operator.index(value)  # type: ignore[arg-type]
+    except TypeError:
+        count = 0
+    if count < 1:
+        raise ValueError(_PASSES.format(name=name, got=value))
+    return count
+
+
+def _check_arguments(model: nn.Module, x: Tensor, link: Link) -> dict[str, DropConnectModule]:
     """Refuse what cannot work; returns the DropConnect layers by name."""
     if not isinstance(x, Tensor) or x.ndim == 0:
-        raise TypeError(_INPUT.format(got="a scalar" if isinstance(x, Tensor) else type(x).__name__))
-    for name, value in (("T", T), ("chunk", chunk)):
-        if value is None and name == "chunk":
-            continue
-        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-            raise ValueError(_PASSES.format(name=name, got=value))
+        got = "a scalar" if isinstance(x, Tensor) else type(x).__name__
+        raise TypeError(_INPUT.format(got=got))
     if link not in get_args(Link):
         raise ValueError(_LINK.format(allowed=get_args(Link), got=link))
     layers = dropconnect_layers(model)
     if not layers:
         raise ValueError(_NO_LAYER)
+    refuse_batch_statistics(model)
     return layers
 
 
@@ -250,8 +255,11 @@ def _sample_ids(sample_ids: Tensor | None, x: Tensor) -> Tensor:
     rows = x.shape[0]
     if sample_ids is None:
         return torch.arange(rows, dtype=torch.int64, device=x.device)
-    if sample_ids.shape != (rows,) or sample_ids.dtype != torch.int64:
-        got = f"{sample_ids.dtype} {list(sample_ids.shape)}"
+    is_tensor = isinstance(sample_ids, Tensor)
+    if not is_tensor or sample_ids.shape != (rows,) or sample_ids.dtype != torch.int64:
+        got = type(sample_ids).__name__
+        if is_tensor:
+            got = f"{sample_ids.dtype} {list(sample_ids.shape)}"
         raise ValueError(
             _SAMPLE_IDS.format(rows=rows, x_shape=list(x.shape), got=got, last=max(rows - 1, 0))
         )
@@ -267,29 +275,12 @@ def _warn_if_not_finite(x: Tensor) -> None:
     if count:
         first = int(bad.nonzero()[0])
         warnings.warn(
-            _NOT_FINITE.format(count=count, batch=x.shape[0], first=first), UserWarning, stacklevel=3
+            _NOT_FINITE.format(count=count, batch=x.shape[0], first=first),
+            UserWarning,
+            stacklevel=3,
         )
 
 
 def _describe(layers: dict[str, DropConnectModule]) -> str:
     """Names and drop probabilities, for a warning."""
     return ", ".join(f"{n or 'the model'} (p = {m.p})" for n, m in layers.items())
-
-
-def _lock_of(model: nn.Module) -> threading.RLock:
-    """One lock per model: its layers can follow one run at a time."""
-    with _locks_guard:
-        return _locks.setdefault(model, threading.RLock())
-
-
-@contextlib.contextmanager
-def _evaluation_mode(model: nn.Module) -> Iterator[None]:
-    """Every module in evaluation mode; each one's former flag comes back."""
-    flags = {module: module.training for module in model.modules()}
-    for module in flags:
-        module.training = False
-    try:
-        yield
-    finally:
-        for module, training in flags.items():
-            module.training = training

@@ -14,19 +14,21 @@ class Prediction:
         entropy = H(p̄)     expected_entropy = mean_t H(p_t)
         mutual_information = entropy − expected_entropy
 
-    All tensors are float64 and lie on the device of the input. The standard errors are Monte Carlo errors: how
-    far the figure would move if the passes were drawn again, not how wrong the network may be. They are 0 at
-    ``T = 1``, where they cannot be estimated.
+    All tensors are float64 and lie on the device of the input. The standard errors are Monte Carlo
+    errors: how far the figure would move if the passes were drawn again, not how wrong the network
+    may be. They are 0 at ``T = 1``, where they cannot be estimated.
 
     Attributes:
         mean: Predictive distribution p̄, ``[B, C]``.
         variance: Unbiased variance over passes, ``[B, C]``; 0 at ``T = 1``.
         entropy: Predictive (total) entropy, ``[B]``, nats, 0 … log C.
         expected_entropy: Aleatoric part, ``[B]``, nats.
-        mutual_information: Epistemic part, plug-in estimate, ``[B]``, nats; low by about 1/T of its value.
-        mutual_information_corrected: The same with the jackknife's bias correction, ``[B]``, nats; may be
-            slightly negative.
-        variation_ratio: Share of passes that vote for another class than the most voted, ``[B]``, 0 … 1 − 1/C.
+        mutual_information: Epistemic part, plug-in estimate, ``[B]``, nats; low by about 1/T of
+            its value.
+        mutual_information_corrected: The same with the jackknife's bias correction, ``[B]``, nats;
+            may be slightly negative.
+        variation_ratio: Share of passes that vote for another class than the most voted, ``[B]``,
+            0 … 1 − 1/C.
         mean_se: Standard error of ``mean``, ``[B, C]``.
         entropy_se: Jackknife standard error of ``entropy``, ``[B]``.
         mutual_information_se: Jackknife standard error of ``mutual_information``, ``[B]``.

@@ -19,6 +19,7 @@ _ATTACHED = (
     "Layer {name!r} already draws its masks from other MaskKeys; detach those first (two runs on "
     "one model at the same time cannot share its layers)."
 )
+_SAMPLE_IDS = "sample_ids must be an int64 tensor [S], one id for each row of a pass; got {got}."
 _UNSET = "MaskKeys.set(pass_ids=…, sample_ids=…) must be called before the model runs."
 
 
@@ -167,7 +168,13 @@ class MaskKeys:
         Args:
             pass_ids: Pass number, or int64 ``[P]`` of them for folded passes.
             sample_ids: int64 ``[S]``, one for each row of a pass.
+
+        Raises:
+            ValueError: If ``sample_ids`` is something else.
         """
+        if not isinstance(sample_ids, Tensor) or sample_ids.dtype != torch.int64:
+            got = getattr(sample_ids, "dtype", type(sample_ids).__name__)
+            raise ValueError(_SAMPLE_IDS.format(got=got))
         if not isinstance(pass_ids, Tensor):
             pass_ids = torch.full((1,), pass_ids, dtype=torch.int64, device=sample_ids.device)
         self._pass_ids, self._sample_ids = pass_ids, sample_ids

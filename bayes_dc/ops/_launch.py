@@ -85,7 +85,9 @@ def quads(t: Tensor) -> bool:
         and t.shape[-1] > 0
         and t.stride(-1) == 1
         and t.data_ptr() % (4 * t.element_size()) == 0
-        and all(s % 4 == 0 for s, size in zip(t.stride()[:-1], t.shape[:-1], strict=True) if size > 1)
+        and all(
+            s % 4 == 0 for s, size in zip(t.stride()[:-1], t.shape[:-1], strict=True) if size > 1
+        )
     )
 
 

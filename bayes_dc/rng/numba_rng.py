@@ -2,22 +2,18 @@
 
 A Philox call keeps its four words in the low halves of 64-bit lanes: a 32 × 32 → 64 bit product is
 then one instruction, and nothing reads the high halves. One block is 8 calls of 4 groups, so that
-four independent chains hide the latency of the rounds. Addresses are plain integers: the callers own
-aligned scratch memory, and one compiled version serves every layout.
-
-Numba's cache of a compiled function looks at the file of that function only: after an edit here, delete the
-``__pycache__`` folders of the callers (``make clean``).
+four independent chains hide the latency of the rounds. Addresses are plain integers: the callers
+own aligned scratch memory, and one compiled version serves every layout.
 """
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 from llvmlite import ir
-from numba import njit, types
-from numba.extending import intrinsic
+from numba import types
 from numpy.typing import NDArray
 
+from bayes_dc.rng.numba_jit import inlined, primitive
 from bayes_dc.rng.spec import (
     DIGIT_SHIFT,
     MULTIPLIERS,
@@ -36,27 +32,7 @@ INPUTS = CALLS * WORDS_PER_CALL
 
 _I32, _I64 = ir.IntType(32), ir.IntType(64)
 _VECTOR = ir.VectorType(_I64, CALLS)
-
-
-def compiled(function: Callable[..., Any]) -> Any:
-    """Compile without the interpreter lock, cached on disk where a folder can be written.
-
-    Args:
-        function: Function for Numba's nopython mode.
-
-    Returns:
-        Numba's dispatcher. It compiles at the first call.
-
-    Raises:
-        RuntimeError: If Numba cannot make the dispatcher for another reason than the cache folder.
-    """
-    options = {"nogil": True, "error_model": "numpy"}
-    try:
-        return njit(cache=True, **options)(function)
-    except RuntimeError as error:
-        if "no locator" not in str(error):
-            raise
-        return njit(**options)(function)
+_State = tuple[ir.Value, ir.Value, ir.Value, ir.Value]
 
 
 def _const(value: int) -> ir.Constant:
@@ -71,25 +47,21 @@ def _splat(builder: ir.IRBuilder, scalar: ir.Value) -> ir.Value:
     return builder.shuffle_vector(one, ir.Constant(_VECTOR, ir.Undefined), lanes)
 
 
-def _low(builder: ir.IRBuilder, value: ir.Value) -> ir.Value:
-    """The low 32 bits of a scalar or of each lane; free in front of a product."""
-    mask = _const(0xFFFFFFFF)
-    return builder.and_(value, mask if value.type == _I64 else _vector([0xFFFFFFFF] * CALLS))
-
-
 def _vector(values: list[int]) -> ir.Constant:
     """A constant of eight 64-bit lanes."""
     return ir.Constant(_VECTOR, [_const(v) for v in values])
 
 
-def _product(builder: ir.IRBuilder, value: ir.Value, which: int) -> tuple[ir.Value, ir.Value]:
-    """(high word, 64-bit product whose low half is the low word) of a word and a multiplier."""
-    factor = MULTIPLIERS[which]
-    scalar = value.type == _I64
-    product = builder.mul(
-        _low(builder, value), _const(factor) if scalar else _vector([factor] * CALLS)
-    )
-    return builder.lshr(product, _const(32) if scalar else _vector([32] * CALLS)), product
+def _low(builder: ir.IRBuilder, scalar: ir.Value) -> ir.Value:
+    """The low 32 bits."""
+    return builder.and_(scalar, _const(0xFFFFFFFF))
+
+
+def _product(builder: ir.IRBuilder, words: ir.Value, which: int) -> tuple[ir.Value, ir.Value]:
+    """High words, and 64-bit products whose low halves are the low words."""
+    low_halves = builder.and_(words, _vector([0xFFFFFFFF] * CALLS))  # costs nothing
+    product = builder.mul(low_halves, _vector([MULTIPLIERS[which]] * CALLS))
+    return builder.lshr(product, _vector([32] * CALLS)), product
 
 
 def _calls(
@@ -97,40 +69,37 @@ def _calls(
     keys: list[tuple[ir.Value, ir.Value]],
     counters: tuple[ir.Value, ir.Value],
     groups: list[tuple[ir.Value, ir.Value]],
-) -> list[tuple[ir.Value, ir.Value, ir.Value, ir.Value]]:
-    """Ten rounds for every group; only counter word 0 differs between lanes.
-
-    The first two rounds use that: what does not depend on the lane is done once, on scalars, and the
-    first product of counter word 0 is shared by the groups.
-    """
+) -> list[_State]:
+    """Ten rounds of eight calls for every group; the groups take turns."""
     k4, c1 = counters
-    high0, low0 = _product(builder, k4, 0)
+    first, second = (_splat(builder, key) for key in keys[0])
+    first = builder.xor(first, _splat(builder, c1))
+    high0, low0 = _product(builder, k4, 0)  # the same for all groups
     states = []
-    key0, key1 = _splat(builder, builder.xor(c1, keys[0][0])), _splat(builder, keys[0][1])
     for sample, step in groups:
         high1, low1 = _product(builder, _splat(builder, sample), 1)
-        c0 = builder.xor(high1, key0)
-        c2 = builder.xor(high0, builder.xor(_splat(builder, step), key1))
-        states.append((c0, low1, c2, low0))
-    for a, b in keys[1:]:
-        key0, key1 = _splat(builder, a), _splat(builder, b)
-        following = []
-        for c0, c1_, c2, c3 in states:
-            high_0, low_0 = _product(builder, c0, 0)
-            high_1, low_1 = _product(builder, c2, 1)
-            following.append((
-                builder.xor(builder.xor(high_1, c1_), key0),
-                low_1,
-                builder.xor(builder.xor(high_0, c3), key1),
-                low_0,
-            ))
-        states = following
+        c2 = builder.xor(high0, builder.xor(_splat(builder, step), second))
+        states.append((builder.xor(high1, first), low1, c2, low0))
+    for key in keys[1:]:
+        first, second = (_splat(builder, word) for word in key)
+        states = [_round(builder, state, first, second) for state in states]
     return states
 
 
-def _in_order(
-    builder: ir.IRBuilder, words: tuple[ir.Value, ir.Value, ir.Value, ir.Value]
-) -> list[ir.Value]:
+def _round(builder: ir.IRBuilder, state: _State, key0: ir.Value, key1: ir.Value) -> _State:
+    """One round of Philox on the low halves."""
+    c0, c1, c2, c3 = state
+    high0, low0 = _product(builder, c0, 0)
+    high1, low1 = _product(builder, c2, 1)
+    return (
+        builder.xor(builder.xor(high1, c1), key0),
+        low1,
+        builder.xor(builder.xor(high0, c3), key1),
+        low0,
+    )
+
+
+def _in_order(builder: ir.IRBuilder, words: _State) -> list[ir.Value]:
     """The low halves of four vectors in order of k = 4 · lane + word: 16 words, then 16 more."""
     wide = ir.VectorType(_I32, 2 * CALLS)
     pairs = []
@@ -148,14 +117,27 @@ def _in_order(
     return halves
 
 
-@intrinsic
-def _block(  # type: ignore[no-untyped-def]
-    typingctx, dst, stride, key0, key1, k4, c1, samples, passes, keep_bit, first
-):
-    """Words of one digit for 4 groups × 32 inputs, combined with what ``dst`` holds."""
+@primitive
+def _load(typingctx: Any, address: Any) -> Any:
+    """An int64 of memory."""
 
     def codegen(context: Any, builder: ir.IRBuilder, signature: Any, args: Any) -> ir.Value:
-        dst, stride, key0, key1, k4, c1, samples, passes, keep_bit, first = args
+        return builder.load(builder.inttoptr(args[0], _I64.as_pointer()))
+
+    return types.int64(types.int64), codegen
+
+
+# fmt: off
+@primitive
+def _block(
+    typingctx: Any, dst: Any, step: Any, key0: Any, key1: Any, k4: Any, c1: Any, samples: Any,
+    passes: Any, keep_bit: Any, first: Any,
+) -> Any:
+    # fmt: on
+    """Fold a digit into the words of 4 groups × 32 inputs; ``first``: there are none yet."""
+
+    def codegen(context: Any, builder: ir.IRBuilder, signature: Any, args: Any) -> ir.Value:
+        dst, step, key0, key1, k4, c1, samples, passes, keep_bit, first = args
         keys = [
             (
                 _low(builder, builder.add(key0, _const(r * WEYL[0]))),
@@ -172,11 +154,12 @@ def _block(  # type: ignore[no-untyped-def]
             ])
         lanes = builder.add(_splat(builder, k4), _vector(list(range(CALLS))))
         states = _calls(builder, keys, (lanes, c1), list(zip(*ids, strict=True)))
-        # Complements throughout: a test for zero keeps a weight, which LLVM turns into one instruction.
+        # Complements throughout: LLVM turns a test for zero, not one for a set bit, and the masked
+        # multiply-add it guards into two instructions.
         other = _splat(builder, builder.sub(keep_bit, _const(1)))
         results = []
         for g, words in enumerate(states):
-            address = builder.add(dst, builder.mul(stride, _const(g)))
+            address = builder.add(dst, builder.mul(step, _const(g)))
             for half, word in enumerate(_in_order(builder, words)):
                 place = builder.add(address, _const(64 * half))
                 pointer = builder.inttoptr(place, _VECTOR.as_pointer())
@@ -197,7 +180,7 @@ def _block(  # type: ignore[no-untyped-def]
     return types.void(*([types.int64] * 10)), codegen
 
 
-@compiled
+@inlined
 def fill_dropped(
     dst: int,
     group_step: int,
@@ -205,8 +188,7 @@ def fill_dropped(
     batches: int,
     words: int,
     blocks: int,
-    key0: int,
-    key1: int,
+    key: int,
     k4: int,
     n32: int,
     samples: int,
@@ -214,9 +196,10 @@ def fill_dropped(
     keep: int,
     bits: int,
 ) -> None:
-    """Mask words of 4 · batches groups, ``words`` words along n and 32 · blocks inputs.
+    """Words of dropped weights: the complements of the mask words, a set bit drops its weight.
 
-    Horner's rule from the last digit on: with a digit q, (held or word) if q else (held and word).
+    For 4 · batches groups, ``words`` words along n and 32 · blocks inputs. Horner's rule runs from
+    the last digit on, the words staying in ``dst`` between digits.
 
     Args:
         dst: Address of the first word (uint32, 64-byte aligned); later k lie behind.
@@ -225,8 +208,7 @@ def fill_dropped(
         batches: Groups divided by 4.
         words: Number of words along n.
         blocks: Inputs divided by 32.
-        key0: First word of the layer key.
-        key1: Second word of the layer key.
+        key: Address of the two words of the layer key (int64).
         k4: Number of the first call, k // 4.
         n32: Number of the first word along n, n // 32.
         samples: Address of the groups' sample ids (int64, taken modulo 2**32).
@@ -234,6 +216,7 @@ def fill_dropped(
         keep: Numerator of the keep probability ``keep / 2**bits``.
         bits: Number of binary digits, at least 1.
     """
+    key0, key1 = _load(key), _load(key + 8)
     for batch in range(batches):
         ids = batch * GROUPS * 8
         for word in range(words):
@@ -282,6 +265,7 @@ def mask_words(
     groups, blocks = -(-count // GROUPS) * GROUPS, -(-K // INPUTS)
     ids = np.zeros((2, groups), np.int64)
     ids[0, :count], ids[1, :count] = samples, passes
+    words_of_key = np.array(key, np.int64)
     memory = np.empty(n_words * groups * blocks * INPUTS + 16, np.uint32)
     skip = -memory.ctypes.data % 64 // 4
     words = memory[skip : memory.size - 16 + skip].reshape(n_words, groups, blocks * INPUTS)
@@ -292,7 +276,7 @@ def mask_words(
         groups // GROUPS,
         n_words,
         blocks,
-        *key,
+        words_of_key.ctypes.data,
         0,
         0,
         ids[0].ctypes.data,

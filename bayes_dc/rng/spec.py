@@ -1,6 +1,7 @@
 """Constants of the mask specification, version 1, and the digits of a drop probability."""
 
 import math
+import operator
 from typing import NamedTuple
 
 SPEC_VERSION = 1
@@ -86,7 +87,10 @@ def check_p(p: object) -> float:
     """
     if isinstance(p, bool) or not hasattr(p, "__float__"):
         raise TypeError(_P_TYPE.format(got=p, kind=type(p).__name__))
-    value = float(p)
+    try:
+        value = float(p)
+    except (TypeError, ValueError) as error:  # an array or a tensor of several elements
+        raise TypeError(_P_TYPE.format(got=p, kind=type(p).__name__)) from error
     if not 0.0 <= value < 1.0:
         raise ValueError(_P_RANGE.format(got=value))
     return value
@@ -137,12 +141,7 @@ def check_seed(seed: object) -> int:
     Raises:
         ValueError: If it is not an integer in 0 … 2**64 − 1.
     """
-    if isinstance(seed, bool) or not hasattr(seed, "__index__"):
-        raise ValueError(_SEED.format(got=seed))
-    value = seed.__index__()
-    if not 0 <= value < 1 << 64:
-        raise ValueError(_SEED.format(got=seed))
-    return value
+    return _unsigned(seed, 64, _SEED)
 
 
 def check_layer(layer: object) -> int:
@@ -157,9 +156,15 @@ def check_layer(layer: object) -> int:
     Raises:
         ValueError: If it is not an integer in 0 … 2**32 − 1.
     """
-    if isinstance(layer, bool) or not hasattr(layer, "__index__"):
-        raise ValueError(_LAYER.format(got=layer))
-    value = layer.__index__()
-    if not 0 <= value < 1 << 32:
-        raise ValueError(_LAYER.format(got=layer))
-    return value
+    return _unsigned(layer, 32, _LAYER)
+
+
+def _unsigned(value: object, bits: int, message: str) -> int:
+    """An integer of any kind (Python's, NumPy's, a tensor's) in 0 … 2**bits − 1."""
+    try:
+        number = -1 if isinstance(value, bool) else operator.index(value)  # type: ignore[arg-type]
+    except TypeError:
+        number = -1
+    if not 0 <= number < 1 << bits:
+        raise ValueError(message.format(got=value))
+    return number

@@ -1,7 +1,6 @@
 """``meta.json`` of a checkpoint: what the weights are."""
 
 import json
-from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -9,6 +8,7 @@ from pydantic import Field, ValidationError
 
 from bayes_dc.datasets import Normalisation, Settings
 from bayes_dc.train.errors import CheckpointError
+from bayes_dc.types import __version__
 
 SCHEMA_VERSION: Literal[1] = 1
 
@@ -50,7 +50,7 @@ class CheckpointMeta(Settings):
 
     schema_name: Literal["bayes_dc.checkpoint"] = "bayes_dc.checkpoint"
     schema_version: Literal[1] = SCHEMA_VERSION
-    package_version: str = Field(default_factory=lambda: version("bayes_dc"))
+    package_version: str = __version__
     config: dict[str, Any]
     seed: int
     class_names: tuple[str, ...] = Field(min_length=1)

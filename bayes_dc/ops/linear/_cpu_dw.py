@@ -1,39 +1,55 @@
-"""Per-row DropConnect linear on the CPU, gradient of W: dw[n, k] = s · Σ_{g,r} D gy[g, r, n] x[g, r, k].
+"""Per-row DropConnect linear on the CPU: dw[n, k] = s · Σ_{g, r} D gy[g, r, n] x[g, r, k].
 
-Task        the 32 outputs of a word × up to 256 inputs, all rows; tasks are taken from a shared counter.
-Blocking    64 rows at a time: their gy [row, 32], then for every 32 inputs their x [row, 32], the words
-            of their groups, and 8 × 32 sums in registers.
-Mask        made once for each (64 rows, word, 32 inputs) in a 9 KB buffer, used from there.
-Order       one chain of multiply-adds per weight, rows ascending, whatever the tasks and threads.
-Scratch     70 KB per thread in float32, whatever G, N and K are.
+Task        the 32 outputs of a word × up to 256 inputs, all rows; taken from a shared counter
+Blocking    64 rows at a time: their gy [row, 32], then for every 32 inputs their x [row, 32], the
+            words of their groups, and 8 × 32 sums in registers
+Mask        made once for each (64 rows, word, 32 inputs), in a 9 KB buffer, and used from there
+Order       rows ascending, 64 to a chain, the chains added up in order; the same for any tasks
+Scratch     120 KB per thread in float32, whatever G, N and K are
 """
 
 from typing import Any
 
 from bayes_dc.ops.linear._cpu_ir import ROWS, WORD, sum_over_rows
 from bayes_dc.ops.linear._cpu_tile import (
+    GROUPS_AT,
+    OFFSETS_AT,
+    PASSES_AT,
+    SAMPLES_AT,
+    TABLE_BYTES,
     bytes_of,
+    clear,
     copy_tiles,
-    group_ids,
-    load,
     next_task,
     row_groups,
     row_offsets,
-    store,
+    write_tile,
 )
-from bayes_dc.rng.numba_rng import CALLS, GROUPS, INPUTS, compiled, fill_dropped
+from bayes_dc.rng.numba_jit import compiled
+from bayes_dc.rng.numba_rng import CALLS, GROUPS, INPUTS, fill_dropped
 
+TASK_ROWS = ROWS
+"""Rows of the grid of tasks: 8 stand for one word of outputs."""
 TASK_BLOCKS = 8
+"""Blocks of 32 inputs of one task."""
 DEPTH = 64
 """Rows of one pass over the inputs."""
 
-_TABLES = 4096
-_WORDS_BYTES = (DEPTH + GROUPS) * INPUTS * 4
+_GROUP_BYTES = INPUTS * 4
+_WORDS_BYTES = (DEPTH + GROUPS) * _GROUP_BYTES
+_TILE = WORD * INPUTS
 
 
 def scratch_bytes(size: int) -> int:
     """Scratch memory of one thread for elements of ``size`` bytes."""
-    return _TABLES + _WORDS_BYTES + (DEPTH + TASK_BLOCKS * (DEPTH + WORD)) * INPUTS * size
+    elements = DEPTH * WORD + TASK_BLOCKS * (DEPTH * INPUTS + _TILE)
+    return TABLE_BYTES + _WORDS_BYTES + elements * size
+
+
+def grid(shape: tuple[int, ...]) -> tuple[int, int]:
+    """Rows and blocks of 32 columns that tasks cut up, for the shape (P, S, R, N, K)."""
+    *_, N, K = shape
+    return -(-N // WORD) * TASK_ROWS, -(-K // INPUTS)
 
 
 @compiled
@@ -63,17 +79,14 @@ def run(
     bits: int,
     scale: Any,
 ) -> None:
-    """Take and do tasks until none is left. Addresses, strides in elements; ``out`` is contiguous."""
+    """Take and do tasks until none is left; addresses, strides in elements, ``out`` contiguous."""
     size = bytes_of(scale)
-    zero = scale - scale
-    key0, key1 = load(key, 0, 0), load(key, 1, 0)
-    groups, rows = P * S, P * S * R
+    rows = P * S * R
     k_blocks = (K + INPUTS - 1) // INPUTS
-    block_tasks = (k_blocks + task_blocks - 1) // task_blocks
-    tasks = (N + WORD - 1) // WORD * block_tasks
-    group_of, offsets = scratch, scratch + DEPTH * 8
-    ids = offsets + DEPTH * 8
-    words = scratch + _TABLES
+    splits = (k_blocks + task_blocks - 1) // task_blocks
+    tasks = (N + WORD - 1) // WORD * splits
+    offsets = scratch + OFFSETS_AT
+    words = scratch + TABLE_BYTES
     outputs = words + _WORDS_BYTES
     inputs = outputs + DEPTH * WORD * size
     sums = inputs + TASK_BLOCKS * DEPTH * INPUTS * size
@@ -82,48 +95,35 @@ def run(
         task = next_task(counter)
         if task >= tasks:
             break
-        word = task // block_tasks
+        word = task // splits
         n0 = word * WORD
         n_count = min(WORD, N - n0)
-        k_block0 = task % block_tasks * task_blocks
-        k_count = min(task_blocks, k_blocks - k_block0)
-        for i in range(k_count * WORD * INPUTS):
-            store(sums, i, zero)
+        k_start = task % splits * task_blocks * INPUTS
+        k_count = min(task_blocks, k_blocks - k_start // INPUTS)
+        clear(sums, k_count * _TILE, scale)
 
         for row0 in range(0, rows, DEPTH):
             depth = min(DEPTH, rows - row0)
-            group0 = row_groups(group_of, row0, depth, R)
-            batches = load(group_of, depth - 1, 0) // GROUPS + 1
-            held = batches * GROUPS
-            group_ids(ids, group0, held, groups, S, sample_ids, pass_ids)
-            row_offsets(offsets, row0, depth, S, R, gy_p, gy_s, gy_r)
+            last = row_groups(scratch, row0, depth, P * S, S, R, sample_ids, pass_ids)
+            row_offsets(scratch, row0, depth, S, R, gy_p, gy_s, gy_r)
             copy_tiles(outputs, 0, gy + n0 * size, offsets, depth, 1, n_count, scale)
-            row_offsets(offsets, row0, depth, S, R, x_p, x_s, x_r)
-            copy_tiles(
-                inputs,
-                DEPTH * INPUTS,
-                x + k_block0 * INPUTS * size,
-                offsets,
-                depth,
-                k_count,
-                K - k_block0 * INPUTS,
-                scale,
-            )
+            row_offsets(scratch, row0, depth, S, R, x_p, x_s, x_r)
+            source = x + k_start * size
+            step = DEPTH * INPUTS
+            copy_tiles(inputs, step, source, offsets, depth, k_count, K - k_start, scale)
             for j in range(k_count):
-                k0 = (k_block0 + j) * INPUTS
                 fill_dropped(
                     words,
-                    INPUTS * 4,
+                    _GROUP_BYTES,
                     0,
-                    batches,
+                    last // GROUPS + 1,
                     1,
                     1,
-                    key0,
-                    key1,
-                    k0 // INPUTS * CALLS,
+                    key,
+                    (k_start // INPUTS + j) * CALLS,
                     word,
-                    ids,
-                    ids + held * 8,
+                    scratch + SAMPLES_AT,
+                    scratch + PASSES_AT,
                     keep,
                     bits,
                 )
@@ -133,17 +133,15 @@ def run(
                         outputs,
                         inputs + j * DEPTH * INPUTS * size,
                         words,
-                        INPUTS * 4,
-                        group_of,
+                        _GROUP_BYTES,
+                        scratch + GROUPS_AT,
                         n,
                         depth,
                         scale,
                     )
 
         for j in range(k_count):
-            k0 = (k_block0 + j) * INPUTS
-            for n in range(n_count):
-                target = out + ((n0 + n) * K + k0) * size
-                source = sums + (j * WORD + n) * INPUTS * size
-                for k in range(min(INPUTS, K - k0)):
-                    store(target, k, load(source, k, scale) * scale)
+            k0 = k_start + j * INPUTS
+            target = out + (n0 * K + k0) * size
+            source = sums + j * _TILE * size
+            write_tile(target, K, source, n_count, min(INPUTS, K - k0), 0, scale)

@@ -1,13 +1,17 @@
-"""Inner loops of the CPU kernels as LLVM vectors, for scratch memory in fixed layouts.
+"""Inner loops of the CPU kernels as LLVM vectors, over scratch memory in fixed layouts.
 
-Numba's own vectoriser keeps neither the accumulators in registers nor the masks in mask registers, so
-the loops are written out. Nothing here names an instruction: LLVM lowers the same vectors for the
-machine it runs on (on AVX-512 a masked multiply-add is one test and one fused multiply-add).
+Numba's own vectoriser keeps neither the sums in registers nor the masks out of them, so the loops
+are written out. Nothing here names an instruction: LLVM lowers the same vectors for the machine it
+runs on. On AVX-512 a masked multiply-add is a test and a fused multiply-add, two instructions for
+16 weights.
 
-Addresses are integers, scratch addresses multiples of 64. ``tag`` is a float32 or float64 scalar whose
-type is the type of the elements; its value is not used. A weight is dropped by a select, never by a
-product with 0. ``fmuladd`` is fused where the machine can; either way each output is one chain of
-additions in a fixed order.
+Addresses are integers, scratch addresses multiples of 64. ``tag`` is a float32 or float64 scalar
+whose type is the type of the elements; its value is not used. ``words`` are those of dropped
+weights; the words of row r lie ``step · groups[r]`` bytes behind, with ``groups`` a table of int64.
+A weight is dropped by a select, never by a product with 0, so that what it holds does not matter.
+``fmuladd`` is fused where the machine can. A call sums in ascending order from 0 and then adds to
+what it finds: short chains round less than a long one, and nothing but the place in the sum
+decides where they end.
 """
 
 from collections.abc import Callable
@@ -16,18 +20,19 @@ from typing import Any
 from llvmlite import ir
 from numba import types
 from numba.core import cgutils
-from numba.extending import intrinsic
 
+from bayes_dc.rng.numba_jit import primitive
 from bayes_dc.rng.numba_rng import INPUTS
 
 ROWS = 8
 """Rows interleaved in one block of activations."""
-LANES = 16
 WORD = 32
 """Outputs of one mask word."""
 
+_LANES = 16
+_HALVES = range(2)
 _I32, _I64 = ir.IntType(32), ir.IntType(64)
-_WORDS = ir.VectorType(_I32, LANES)
+_BITS = ir.VectorType(_I32, _LANES)
 
 
 def _const(value: int) -> ir.Constant:
@@ -41,48 +46,67 @@ class _Emitter:
     def __init__(self, context: Any, builder: ir.IRBuilder, tag: Any) -> None:
         self.builder = builder
         self.element = context.get_value_type(tag)
-        self.bytes = 4 if tag == types.float32 else 8
-        self.vector = ir.VectorType(self.element, LANES)
+        self.size = tag.bitwidth // 8
+        self.vector = ir.VectorType(self.element, _LANES)
         self._fmuladd = cgutils.get_or_insert_function(
             builder.module,
             ir.FunctionType(self.vector, [self.vector] * 3),
-            f"llvm.fmuladd.v{LANES}f{8 * self.bytes}",
+            f"llvm.fmuladd.v{_LANES}f{tag.bitwidth}",
         )
 
-    def at(self, base: ir.Value, offset: ir.Value | int, kind: ir.Type) -> ir.Value:
-        """Pointer to ``kind``, ``offset`` bytes behind ``base``."""
-        step = _const(offset) if isinstance(offset, int) else offset
-        return self.builder.inttoptr(self.builder.add(base, step), kind.as_pointer())
+    def plus(self, base: ir.Value, count: ir.Value | int, size: int) -> ir.Value:
+        """The address ``count`` items of ``size`` bytes behind ``base``."""
+        if isinstance(count, int):
+            return self.builder.add(base, _const(count * size))
+        return self.builder.add(base, self.builder.mul(count, _const(size)))
 
-    def load(self, base: ir.Value, offset: ir.Value | int, index: int = 0) -> ir.Value:
-        """Vector ``index`` behind an aligned address."""
-        address = self.builder.add(base, _const(index * LANES * self.bytes))
-        return self.builder.load(self.at(address, offset, self.vector), align=64)
+    def read(self, address: ir.Value, kind: ir.Type, align: int | None = None) -> ir.Value:
+        """What lies at an address."""
+        return self.builder.load(self.builder.inttoptr(address, kind.as_pointer()), align=align)
 
-    def store(self, value: ir.Value, base: ir.Value, index: int) -> None:
-        """Write vector ``index`` behind an aligned address."""
-        pointer = self.at(base, index * LANES * self.bytes, self.vector)
-        self.builder.store(value, pointer, align=64)
+    def vectors(self, address: ir.Value, count: int) -> list[ir.Value]:
+        """``count`` vectors of elements from an aligned address on."""
+        places = [self.plus(address, i, _LANES * self.size) for i in range(count)]
+        return [self.read(place, self.vector, align=64) for place in places]
+
+    def add_to(self, address: ir.Value, values: list[ir.Value]) -> None:
+        """Add vectors to those at an aligned address."""
+        for i, value in enumerate(values):
+            place = self.plus(address, i, _LANES * self.size)
+            pointer = self.builder.inttoptr(place, self.vector.as_pointer())
+            held = self.builder.load(pointer, align=64)
+            self.builder.store(self.builder.fadd(held, value), pointer, align=64)
+
+    def zeros(self, count: int) -> list[ir.Value]:
+        """``count`` vectors of zeros."""
+        return [ir.Constant(self.vector, [0.0] * _LANES)] * count
+
+    def words(self, address: ir.Value) -> list[ir.Value]:
+        """The words of 32 inputs, two vectors."""
+        return [self.read(self.plus(address, h, 64), _BITS, align=64) for h in _HALVES]
 
     def splat(self, scalar: ir.Value) -> ir.Value:
         """The scalar in every lane."""
-        kind = ir.VectorType(scalar.type, LANES)
-        one = self.builder.insert_element(
-            ir.Constant(kind, ir.Undefined), scalar, ir.Constant(_I32, 0)
-        )
-        lanes = ir.Constant(_WORDS, [0] * LANES)
-        return self.builder.shuffle_vector(one, ir.Constant(kind, ir.Undefined), lanes)
+        kind = ir.VectorType(scalar.type, _LANES)
+        nothing = ir.Constant(kind, ir.Undefined)
+        one = self.builder.insert_element(nothing, scalar, ir.Constant(_I32, 0))
+        return self.builder.shuffle_vector(one, nothing, ir.Constant(_BITS, [0] * _LANES))
 
-    def broadcast(self, base: ir.Value, offset: ir.Value | int) -> ir.Value:
+    def broadcast(self, address: ir.Value) -> ir.Value:
         """One element of memory in every lane."""
-        return self.splat(self.builder.load(self.at(base, offset, self.element)))
+        return self.splat(self.read(address, self.element))
 
-    def kept_sum(
-        self, words: ir.Value, bits: ir.Value, a: ir.Value, b: ir.Value, held: ir.Value
+    def row_words(self, words: ir.Value, step: ir.Value, groups: ir.Value, r: Any) -> ir.Value:
+        """Address of the words of row ``r``."""
+        group = self.read(self.plus(groups, r, 8), _I64)
+        return self.builder.add(words, self.builder.mul(step, group))
+
+    def add_kept(
+        self, held: ir.Value, words: ir.Value, bits: ir.Value, a: ir.Value, b: ir.Value
     ) -> ir.Value:
-        """``held + a · b`` where the word of dropped weights lacks the bit, else ``held``."""
-        zero = ir.Constant(_WORDS, [0] * LANES)
-        kept = self.builder.icmp_unsigned("==", self.builder.and_(words, bits), zero)
+        """``held + a · b`` where the word lacks the bit, else ``held``."""
+        tested = self.builder.and_(words, bits)
+        kept = self.builder.icmp_unsigned("==", tested, ir.Constant(_BITS, [0] * _LANES))
         return self.builder.select(kept, self.builder.call(self._fmuladd, [a, b, held]), held)
 
     def loop(
@@ -91,7 +115,7 @@ class _Emitter:
         start: list[ir.Value],
         body: Callable[[ir.Value, list[ir.Value]], list[ir.Value]],
     ) -> list[ir.Value]:
-        """Run ``body`` for 0 … count − 1 with values carried in registers; count ≥ 1."""
+        """Run ``body`` for 0 … count − 1, count ≥ 1, with values carried in registers."""
         builder = self.builder
         before = builder.block
         inside = builder.append_basic_block("sum.loop")
@@ -113,146 +137,143 @@ class _Emitter:
         return results
 
 
-def _void(codegen: Callable[[_Emitter, list[ir.Value]], None], count: int, tag: Any) -> Any:
-    """Signature and code generator of an intrinsic with ``count`` integers and a tag."""
+def _generator(emit_sums: Callable[..., None], count: int, tag: Any) -> Any:
+    """Signature and code generator of a primitive with ``count`` integers and a tag."""
 
-    def generate(context: Any, builder: ir.IRBuilder, signature: Any, args: Any) -> ir.Value:
-        codegen(_Emitter(context, builder, tag), list(args[:-1]))
+    def codegen(context: Any, builder: ir.IRBuilder, signature: Any, args: Any) -> ir.Value:
+        emit_sums(_Emitter(context, builder, tag), *args[:-1])
         return context.get_dummy_value()
 
-    return types.void(*([types.int64] * count), tag), generate
+    return types.void(*([types.int64] * count), tag), codegen
 
 
-def _row_words(
-    emit: _Emitter, words: ir.Value, step: ir.Value, groups: ir.Value, rows: range
-) -> list[ir.Value]:
-    """Addresses of the words of each row: ``step`` bytes for each group number in the int64 table."""
+def _word_bits(emit: _Emitter, address: ir.Value) -> list[ir.Value]:
+    """The bits of 32 outputs in 32 lanes.
+
+    The top bit of an address is 0, which LLVM does not know. Were these constants, it would move
+    each word to a mask register and invert it there, which takes longer than to test the word.
+    """
     builder = emit.builder
-    table = builder.inttoptr(groups, _I64.as_pointer())
-    numbers = [builder.load(builder.gep(table, [_const(r)])) for r in rows]
-    return [builder.add(words, builder.mul(step, number)) for number in numbers]
+    zero = builder.trunc(builder.lshr(address, _const(63)), _I32)
+    one = emit.splat(builder.shl(ir.Constant(_I32, 1), zero))
+    lanes = [[_LANES * half + lane for lane in range(_LANES)] for half in _HALVES]
+    return [builder.shl(one, ir.Constant(_BITS, shifts)) for shifts in lanes]
 
 
-@intrinsic
-def sum_over_inputs(typingctx, sums, weights, words, step, groups, x, count, tag):  # type: ignore[no-untyped-def]
-    """sums[r, n] += Σ_k D x[k, r] weights[k, n] for 8 rows and the 32 outputs of a word.
+def _emit_over_inputs(
+    emit: _Emitter,
+    sums: ir.Value,
+    weights: ir.Value,
+    words: ir.Value,
+    step: ir.Value,
+    groups: ir.Value,
+    x: ir.Value,
+    count: ir.Value,
+) -> None:
+    """Code of ``sum_over_inputs``."""
+    rows = [emit.row_words(words, step, groups, r) for r in range(ROWS)]
+    bits = _word_bits(emit, words)
 
-    Layouts: sums [8, 32], weights [count, 32], x [count, 8]; the word of row r and input k is uint32 k
-    behind ``words + step · groups[r]``. k ascends.
-    """
+    def body(k: ir.Value, held: list[ir.Value]) -> list[ir.Value]:
+        w = emit.vectors(emit.plus(weights, k, WORD * emit.size), 2)
+        values = emit.plus(x, k, ROWS * emit.size)
+        results = []
+        for r in range(ROWS):
+            value = emit.broadcast(emit.plus(values, r, emit.size))
+            word = emit.splat(emit.read(emit.plus(rows[r], k, 4), _I32))
+            results += [emit.add_kept(held[2 * r + h], word, bits[h], value, w[h]) for h in _HALVES]
+        return results
 
-    def codegen(emit: _Emitter, args: list[ir.Value]) -> None:
-        sums, weights, words, step, groups, x, count = args
-        builder = emit.builder
-        rows = _row_words(emit, words, step, groups, range(ROWS))
-        # The top bit of an address is 0. Were the shifts constant, LLVM would move each word into a mask
-        # register and invert it there, which is slower than a test against the bits.
-        none = builder.trunc(builder.lshr(words, _const(63)), _I32)
-        bits = [
-            builder.shl(
-                emit.splat(builder.shl(ir.Constant(_I32, 1), none)),
-                ir.Constant(_WORDS, [LANES * half + lane for lane in range(LANES)]),
-            )
-            for half in range(2)
-        ]
+    emit.add_to(sums, emit.loop(count, emit.zeros(2 * ROWS), body))
 
-        def body(k: ir.Value, held: list[ir.Value]) -> list[ir.Value]:
-            w = [
-                emit.load(weights, builder.mul(k, _const(WORD * emit.bytes)), half)
-                for half in range(2)
+
+def _emit_over_outputs(
+    emit: _Emitter,
+    sums: ir.Value,
+    weights: ir.Value,
+    words: ir.Value,
+    step: ir.Value,
+    groups: ir.Value,
+    gy: ir.Value,
+    count: ir.Value,
+) -> None:
+    """Code of ``sum_over_outputs``."""
+    rows = range(ROWS // 2)
+    masks = [emit.words(emit.row_words(words, step, groups, r)) for r in rows]
+
+    def body(n: ir.Value, carried: list[ir.Value]) -> list[ir.Value]:
+        bit, *held = carried
+        w = emit.vectors(emit.plus(weights, n, INPUTS * emit.size), 2)
+        values = emit.plus(gy, n, ROWS * emit.size)
+        results = [emit.builder.add(bit, bit)]
+        for r in rows:
+            value = emit.broadcast(emit.plus(values, r, emit.size))
+            results += [
+                emit.add_kept(held[2 * r + h], masks[r][h], bit, value, w[h]) for h in _HALVES
             ]
-            results = []
-            for r in range(ROWS):
-                element = builder.mul(k, _const(ROWS * emit.bytes))
-                value = emit.broadcast(builder.add(x, _const(r * emit.bytes)), element)
-                word_at = emit.at(rows[r], builder.mul(k, _const(4)), _I32)
-                word = emit.splat(builder.load(word_at))
-                results += [
-                    emit.kept_sum(word, bits[half], value, w[half], held[2 * r + half])
-                    for half in range(2)
-                ]
-            return results
+        return results
 
-        start = [emit.load(sums, 0, i) for i in range(2 * ROWS)]
-        for i, value in enumerate(emit.loop(count, start, body)):
-            emit.store(value, sums, i)
-
-    return _void(codegen, 7, tag)
+    first = ir.Constant(_BITS, [1] * _LANES)
+    results = emit.loop(count, [first, *emit.zeros(2 * len(rows))], body)
+    emit.add_to(sums, results[1:])
 
 
-@intrinsic
-def sum_over_outputs(typingctx, sums, weights, words, step, groups, gy, count, tag):  # type: ignore[no-untyped-def]
-    """sums[r, k] += Σ_n D gy[n, r] weights[n, k] for 4 rows, 32 inputs and the outputs of a word.
+def _emit_over_rows(
+    emit: _Emitter,
+    sums: ir.Value,
+    gy: ir.Value,
+    x: ir.Value,
+    words: ir.Value,
+    step: ir.Value,
+    groups: ir.Value,
+    first: ir.Value,
+    count: ir.Value,
+) -> None:
+    """Code of ``sum_over_rows``."""
+    builder = emit.builder
+    lowest = builder.shl(ir.Constant(_I32, 1), builder.trunc(first, _I32))
+    bits = [emit.splat(builder.shl(lowest, ir.Constant(_I32, n))) for n in range(ROWS)]
+    gy = emit.plus(gy, first, emit.size)
 
-    Layouts: sums [4, 32], weights [count, 32], gy [count, 8] (4 of 8 rows); the 32 words of row r lie
-    behind ``words + step · groups[r]``. n ascends over count ≤ 32 outputs.
-    """
-
-    def codegen(emit: _Emitter, args: list[ir.Value]) -> None:
-        sums, weights, words, step, groups, gy, count = args
-        builder = emit.builder
-        masks = [
-            builder.load(emit.at(row, half * 64, _WORDS), align=64)
-            for row in _row_words(emit, words, step, groups, range(ROWS // 2))
-            for half in range(2)
-        ]
-
-        def body(n: ir.Value, carried: list[ir.Value]) -> list[ir.Value]:
-            bit, held = carried[0], carried[1:]
-            w = [
-                emit.load(weights, builder.mul(n, _const(INPUTS * emit.bytes)), half)
-                for half in range(2)
+    def body(r: ir.Value, held: list[ir.Value]) -> list[ir.Value]:
+        masks = emit.words(emit.row_words(words, step, groups, r))
+        x_row = emit.vectors(emit.plus(x, r, INPUTS * emit.size), 2)
+        gy_row = emit.plus(gy, r, WORD * emit.size)
+        results = []
+        for n in range(ROWS):
+            value = emit.broadcast(emit.plus(gy_row, n, emit.size))
+            results += [
+                emit.add_kept(held[2 * n + h], masks[h], bits[n], x_row[h], value) for h in _HALVES
             ]
-            results = [builder.add(bit, bit)]
-            for r in range(ROWS // 2):
-                element = builder.mul(n, _const(ROWS * emit.bytes))
-                value = emit.broadcast(builder.add(gy, _const(r * emit.bytes)), element)
-                results += [
-                    emit.kept_sum(masks[2 * r + half], bit, value, w[half], held[2 * r + half])
-                    for half in range(2)
-                ]
-            return results
+        return results
 
-        first = ir.Constant(_WORDS, [1] * LANES)
-        start = [first, *(emit.load(sums, 0, i) for i in range(ROWS))]
-        for i, value in enumerate(emit.loop(count, start, body)[1:]):
-            emit.store(value, sums, i)
-
-    return _void(codegen, 7, tag)
+    emit.add_to(sums, emit.loop(count, emit.zeros(2 * ROWS), body))
 
 
-@intrinsic
-def sum_over_rows(typingctx, sums, gy, x, words, step, groups, first, count, tag):  # type: ignore[no-untyped-def]
-    """sums[n, k] += Σ_r D gy[r, first + n] x[r, k] for 8 outputs and 32 inputs.
+# fmt: off
+@primitive
+def sum_over_inputs(
+    typingctx: Any, sums: Any, weights: Any, words: Any, step: Any, groups: Any, x: Any,
+    count: Any, tag: Any,
+) -> Any:
+    """Add Σ_k D x[k, r] w[k, n] to sums[r, n]; sums [8, 32], x [count, 8], w [count, 32]."""
+    return _generator(_emit_over_inputs, 7, tag)
 
-    Layouts: sums [8, 32] and gy, x [count, 32]; the 32 words of row r lie behind
-    ``words + offsets[r]``. r ascends.
-    """
 
-    def codegen(emit: _Emitter, args: list[ir.Value]) -> None:
-        sums, gy, x, words, step, groups, first, count = args
-        builder = emit.builder
-        lowest = builder.shl(ir.Constant(_I32, 1), builder.trunc(first, _I32))
-        bits = [emit.splat(builder.shl(lowest, ir.Constant(_I32, n))) for n in range(ROWS)]
-        gy = builder.add(gy, builder.mul(first, _const(emit.bytes)))
-        table = builder.inttoptr(groups, _I64.as_pointer())
+@primitive
+def sum_over_outputs(
+    typingctx: Any, sums: Any, weights: Any, words: Any, step: Any, groups: Any, gy: Any,
+    count: Any, tag: Any,
+) -> Any:
+    """Add Σ_n D gy[n, r] w[n, k] to sums[r, k]; sums [4, 32], gy [≤ 32, 8], w [≤ 32, 32]."""
+    return _generator(_emit_over_outputs, 7, tag)
 
-        def body(r: ir.Value, held: list[ir.Value]) -> list[ir.Value]:
-            row = builder.add(words, builder.mul(step, builder.load(builder.gep(table, [r]))))
-            mask = [builder.load(emit.at(row, half * 64, _WORDS), align=64) for half in range(2)]
-            at = builder.mul(r, _const(INPUTS * emit.bytes))
-            value = [emit.load(x, at, half) for half in range(2)]
-            results = []
-            for n in range(ROWS):
-                g = emit.broadcast(gy, builder.add(at, _const(n * emit.bytes)))
-                results += [
-                    emit.kept_sum(mask[half], bits[n], value[half], g, held[2 * n + half])
-                    for half in range(2)
-                ]
-            return results
 
-        start = [emit.load(sums, 0, i) for i in range(2 * ROWS)]
-        for i, value in enumerate(emit.loop(count, start, body)):
-            emit.store(value, sums, i)
-
-    return _void(codegen, 8, tag)
+@primitive
+def sum_over_rows(
+    typingctx: Any, sums: Any, gy: Any, x: Any, words: Any, step: Any, groups: Any, first: Any,
+    count: Any, tag: Any,
+) -> Any:
+    """Add Σ_r D gy[r, first + n] x[r, k] to sums[n, k]; sums [8, 32], gy and x [count, 32]."""
+    return _generator(_emit_over_rows, 8, tag)
+# fmt: on

@@ -9,17 +9,19 @@ from llvmlite import ir
 from numba import types
 
 from bayes_dc.ops.linear._cpu_ir import ROWS
-from bayes_dc.rng.numba_rng import GROUPS, INPUTS, compiled, primitive
+from bayes_dc.rng.numba_jit import inlined, primitive
+from bayes_dc.rng.numba_rng import GROUPS, INPUTS
 
 TASK_ROWS = 128
 """Most rows of one task or pass: the length of the tables."""
 
-# Tables of int64: addresses of 8 rows, group of each row, offset of each row, ids of the groups.
-_GROUPS_AT = 8 * ROWS
-_OFFSETS_AT = _GROUPS_AT + 8 * TASK_ROWS
-_SAMPLES_AT = _OFFSETS_AT + 8 * TASK_ROWS
-_PASSES_AT = _SAMPLES_AT + 8 * (TASK_ROWS + 2 * GROUPS)
-TABLE_BYTES = _PASSES_AT + 8 * (TASK_ROWS + 2 * GROUPS)
+# Tables of int64 in scratch memory: addresses of 8 rows, group and offset of each row, ids.
+_IDS = TASK_ROWS + 2 * GROUPS
+GROUPS_AT = 8 * ROWS
+OFFSETS_AT = GROUPS_AT + 8 * TASK_ROWS
+SAMPLES_AT = OFFSETS_AT + 8 * TASK_ROWS
+PASSES_AT = SAMPLES_AT + 8 * _IDS
+TABLE_BYTES = PASSES_AT + 8 * _IDS
 
 _I32, _I64 = ir.IntType(32), ir.IntType(64)
 
@@ -127,9 +129,9 @@ def _copy_inputs(typingctx: Any, dst: Any, src: Any, tag: Any) -> Any:
     return types.void(types.int64, types.int64, tag), codegen
 
 
-@compiled
+@inlined
 def interleave(dst: int, step: int, table: int, count: int, tag: Any) -> None:
-    """dst[k · step + r] = row r [k] for k < count and the 8 rows whose addresses lie in ``table``."""
+    """dst[k · step + r] = row r [k] for k < count; ``table`` holds the addresses of 8 rows."""
     size = bytes_of(tag)
     whole = count // ROWS * ROWS
     for k in range(0, whole, ROWS):
@@ -140,24 +142,66 @@ def interleave(dst: int, step: int, table: int, count: int, tag: Any) -> None:
             store(dst, k * step + r, load(row, k, tag))
 
 
-@compiled
-def pack_rows(
-    dst: int, step: int, tables: int, base: int, rows: int, count: int, tag: Any
+@inlined
+def row_groups(
+    tables: int, first: int, count: int, G: int, S: int, R: int, sample_ids: int, pass_ids: int
+) -> int:
+    """Table the rows' groups, from 0 on, and the groups' ids; returns the last row's group.
+
+    Counts up, as divisions are slow. Words are made for 4 groups at a time and rows are taken 8
+    at a time, so that both tables go on a little; ids repeat the last group's.
+    """
+    r, group = first % R, 0
+    last = (count - 1 + r) // R
+    for i in range((count + ROWS - 1) // ROWS * ROWS):
+        store(tables + GROUPS_AT, i, group)
+        r += 1
+        if r == R:
+            r, group = 0, group + 1
+    group = first // R
+    p, s = group // S, group % S
+    for i in range(last + 1 + 2 * GROUPS):
+        store(tables + SAMPLES_AT, i, load(sample_ids, s, 0))
+        store(tables + PASSES_AT, i, load(pass_ids, p, 0))
+        if group + i + 1 < G:
+            s += 1
+            if s == S:
+                s, p = 0, p + 1
+    return last
+
+
+@inlined
+def row_offsets(
+    tables: int, first: int, count: int, S: int, R: int, step_p: int, step_s: int, step_r: int
 ) -> None:
-    """Interleave ``count`` elements of every 8 rows; blocks are ``step`` apart, the last row repeats."""
+    """Table the element offsets of the rows (p · S + s) · R + r."""
+    group, r = first // R, first % R
+    p, s = group // S, group % S
+    for i in range(count):
+        store(tables + OFFSETS_AT, i, p * step_p + s * step_s + r * step_r)
+        r += 1
+        if r == R:
+            r, s = 0, s + 1
+            if s == S:
+                s, p = 0, p + 1
+
+
+@inlined
+def pack_rows(dst: int, step: int, tables: int, base: int, rows: int, count: int, tag: Any) -> None:
+    """Interleave ``count`` elements of 8 rows at a time, ``step`` apart; the last row repeats."""
     size = bytes_of(tag)
     for block in range((rows + ROWS - 1) // ROWS):
         for r in range(ROWS):
             row = min(block * ROWS + r, rows - 1)
-            store(tables, r, base + load(tables + _OFFSETS_AT, row, 0) * size)
+            store(tables, r, base + load(tables + OFFSETS_AT, row, 0) * size)
         interleave(dst + block * step * size, ROWS, tables, count, tag)
 
 
-@compiled
+@inlined
 def copy_tiles(
     dst: int, step: int, src: int, offsets: int, rows: int, blocks: int, count: int, tag: Any
 ) -> None:
-    """Copy rows of ``count`` elements, ``offsets`` behind ``src``, into tiles [rows, 32] ``step`` apart."""
+    """Copy rows of ``count`` elements at ``offsets`` into tiles [rows, 32] ``step`` apart."""
     size = bytes_of(tag)
     whole = min(blocks, count // INPUTS)
     for i in range(rows):
@@ -172,7 +216,7 @@ def copy_tiles(
                 store(dst, whole * step + i * INPUTS + k, load(source, k, tag))
 
 
-@compiled
+@inlined
 def write_tile(
     out: int, step: int, sums: int, rows: int, count: int, bias: int, scale: Any
 ) -> None:
@@ -185,7 +229,7 @@ def write_tile(
             store(out, r * step + n, value)
 
 
-@compiled
+@inlined
 def clear(dst: int, count: int, tag: Any) -> None:
     """Write zeros."""
     for i in range(count):

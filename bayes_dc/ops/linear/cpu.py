@@ -1,16 +1,16 @@
 """Per-row DropConnect linear on the CPU: launchers.
 
-Shapes      x [P, S, R, K]   w [N, K]   bias [N] or null   gy [P, S, R, N];  the R rows of group (p, s)
-            share the mask of pass_ids[p], sample_ids[s]
-Mask        bits of rng/SPEC.md v1, made in a buffer that stays in the first-level cache; never stored
+Shapes      x [P, S, R, K]   w [N, K]   bias [N] or null   gy [P, S, R, N];  the R rows of group
+            (p, s) share the mask of pass_ids[p], sample_ids[s]
+Mask        bits of rng/SPEC.md v1, made in a buffer that stays in the first-level cache
 Precision   products and sums in float32 (float64 for float64), rounded once to the type of ``out``
-Order       every result is one chain of additions in ascending order of k, n or rows: the same bits for
-            any batch, position in it, blocking and number of threads
-Threads     torch.get_num_threads(), from a pool of this module's own: unlike Numba's threading layers it
-            works after a fork and from several Python threads at once, and compiles in half the time
-Memory      0.3 MB per thread, whatever G, N and K are; operands that are not float32 or not contiguous
-            along their last dimension are copied, expanded dimensions once
-Limits      rows with ids modulo 2**32; K < 2**32, N < 2**29
+Order       sums run over k, n or rows in ascending order, in chains of a fixed length: the same
+            bits for any batch, place in it, blocking and number of threads
+Threads     torch.get_num_threads(), from a pool of this module's own: it works after a fork and for
+            several Python threads at once, which Numba's threading layers do not promise
+Memory      0.3 MB per thread, whatever G, N and K are; operands not of the type of the sums or not
+            contiguous along the last dimension are copied, expanded dimensions once
+Cost        G·N·K masked multiply-adds; on AVX-512 about 0.06 cycles each, and 0.025 per digit of p
 """
 
 import os
@@ -22,17 +22,18 @@ import torch
 from torch import Tensor
 
 from bayes_dc.ops.linear import _cpu_dw, _cpu_dx, _cpu_fwd
-from bayes_dc.ops.linear._cpu_ir import ROWS, WORD
-from bayes_dc.rng.numba_rng import INPUTS
+from bayes_dc.ops.linear._cpu_ir import ROWS
 
-_SMALL = 1 << 20
+_SMALL = 1 << 22
 """Masked multiply-adds below which a second thread costs more than it saves."""
 _TASKS_PER_THREAD = 4
+_FEW_ROWS = 32
+"""Packing weights for fewer rows than these takes a share of the time that is worth avoiding."""
 _ALIGNMENT = 64
 
 _pool: list[ThreadPoolExecutor] = []
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_pool.clear)
+    os.register_at_fork(after_in_child=_pool.clear)  # a child has no threads
 
 
 def launch_fwd(
@@ -63,11 +64,8 @@ def launch_fwd(
         scale: Factor of the masked sums.
     """
     shape = (*x.shape[:3], *w.shape)
-    threads = _threads(shape)
-    limits = (_cpu_fwd.TASK_ROWS, _cpu_fwd.TASK_WORDS)
-    grid = _task_shape(x.shape[:3].numel(), -(-w.shape[0] // WORD), limits, threads)
     ids = (key, sample_ids, pass_ids)
-    _run(_cpu_fwd, threads, grid, (x, w, bias), out, shape, ids, (keep, bits), scale)
+    _run(_cpu_fwd, (x, w, bias), out, shape, ids, (keep, bits), scale)
 
 
 def launch_dx(
@@ -96,11 +94,8 @@ def launch_dx(
         scale: Factor of the masked sums.
     """
     shape = (*gy.shape[:3], *w.shape)
-    threads = _threads(shape)
-    limits = (_cpu_dx.TASK_ROWS, _cpu_dx.TASK_BLOCKS)
-    grid = _task_shape(gy.shape[:3].numel(), -(-w.shape[1] // INPUTS), limits, threads)
     ids = (key, sample_ids, pass_ids)
-    _run(_cpu_dx, threads, grid, (gy, w), out, shape, ids, (keep, bits), scale)
+    _run(_cpu_dx, (gy, w), out, shape, ids, (keep, bits), scale)
 
 
 def launch_dw(
@@ -129,29 +124,64 @@ def launch_dw(
         scale: Factor of the masked sums.
     """
     shape = (*gy.shape, x.shape[3])
-    threads = _threads(shape)
-    limits = (ROWS, _cpu_dw.TASK_BLOCKS)
-    words = -(-shape[3] // WORD)
-    grid = _task_shape(words * ROWS, -(-shape[4] // INPUTS), limits, threads)
     ids = (key, sample_ids, pass_ids)
-    _run(_cpu_dw, threads, grid, (gy, x), out, shape, ids, (keep, bits), scale)
+    _run(_cpu_dw, (gy, x), out, shape, ids, (keep, bits), scale)
 
 
-def _threads(shape: tuple[int, ...]) -> int:
-    """Threads worth starting for P · S · R · N · K multiply-adds."""
-    return torch.get_num_threads() if torch.Size(shape).numel() > _SMALL else 1
+def _run(
+    kernel: ModuleType,
+    operands: tuple[Tensor | None, ...],
+    out: Tensor,
+    shape: tuple[int, ...],
+    ids: tuple[Tensor, Tensor, Tensor],
+    digits: tuple[int, int],
+    scale: float,
+) -> None:
+    """Do a kernel's tasks on as many threads as they are worth, the caller's among them."""
+    dtype = torch.float64 if out.dtype == torch.float64 else torch.float32
+    direct = out.dtype == dtype and out.is_contiguous()
+    result = out if direct else torch.empty(out.shape, dtype=dtype)
+    # Both lists keep copies alive while the kernel holds their addresses.
+    tensors = [None if t is None else _operand(t, dtype) for t in operands]
+    coordinates = [t.contiguous() for t in ids]
+    addresses: list[int] = []
+    for t in tensors:
+        addresses += [0] if t is None else [t.data_ptr(), *t.stride()[:-1]]
+    threads = torch.get_num_threads() if torch.Size(shape).numel() > _SMALL else 1
+    counter = np.zeros(1, np.int64)
+    arguments = (
+        counter.ctypes.data,
+        *_task_shape(kernel, shape, threads),
+        *addresses,
+        result.data_ptr(),
+        *shape,
+        *(t.data_ptr() for t in coordinates),
+        *digits,
+        np.float64(scale) if dtype == torch.float64 else np.float32(scale),
+    )
+
+    def work() -> None:
+        memory = _scratch(kernel.scratch_bytes(dtype.itemsize) + _ALIGNMENT)
+        start = memory.ctypes.data
+        kernel.run(start + -start % _ALIGNMENT, *arguments)
+
+    helpers = [_workers().submit(work) for _ in range(threads - 1)]
+    try:
+        work()
+    finally:
+        for helper in helpers:
+            helper.result()
+    if not direct:
+        out.copy_(result)
 
 
-def _task_shape(rows: int, blocks: int, limits: tuple[int, int], threads: int) -> tuple[int, int]:
-    """Rows and blocks of one task: as many as the limits allow that still feed every thread.
-
-    Results do not depend on it. Rows stay a multiple of 8; fewer than 32 cost more packing, so blocks
-    are split first from there on.
-    """
-    task_rows, task_blocks = limits
+def _task_shape(kernel: ModuleType, shape: tuple[int, ...], threads: int) -> tuple[int, int]:
+    """Rows (a multiple of 8) and blocks of a task: the most that still keep every thread busy."""
+    rows, blocks = kernel.grid(shape)
+    task_rows, task_blocks = kernel.TASK_ROWS, kernel.TASK_BLOCKS
     wanted = _TASKS_PER_THREAD * threads if threads > 1 else 1
     while -(-rows // task_rows) * -(-blocks // task_blocks) < wanted:
-        if task_rows >= 64 or (task_blocks == 1 and task_rows >= 2 * ROWS):
+        if task_rows > _FEW_ROWS or (task_blocks == 1 and task_rows > ROWS):
             task_rows //= 2
         elif task_blocks > 1:
             task_blocks //= 2
@@ -161,65 +191,23 @@ def _task_shape(rows: int, blocks: int, limits: tuple[int, int], threads: int) -
 
 
 def _operand(tensor: Tensor, dtype: torch.dtype) -> Tensor:
-    """The tensor in ``dtype`` with unit last stride; copied if need be, expanded dimensions once."""
+    """The values in ``dtype``, contiguous along the last dimension; expanded ones copied once."""
     if tensor.dtype == dtype and (tensor.stride(-1) == 1 or tensor.shape[-1] < 2):
         return tensor
-    kept = [
-        slice(0, 1) if stride == 0 and size > 1 else slice(None)
-        for stride, size in zip(tensor.stride()[:-1], tensor.shape[:-1], strict=True)
-    ]
-    compact = tensor[tuple(kept)].to(dtype, memory_format=torch.contiguous_format)
-    return compact.contiguous().expand(tensor.shape)
+    compact = tensor
+    for dim in range(tensor.dim() - 1):
+        if tensor.stride(dim) == 0 and tensor.shape[dim] > 1:
+            compact = compact.narrow(dim, 0, 1)
+    return compact.to(dtype).contiguous().expand(tensor.shape)
 
 
-def _run(
-    kernel: ModuleType,
-    threads: int,
-    grid: tuple[int, int],
-    operands: tuple[Tensor | None, ...],
-    out: Tensor,
-    shape: tuple[int, ...],
-    ids: tuple[Tensor, Tensor, Tensor],
-    digits: tuple[int, int],
-    scale: float,
-) -> None:
-    """Run a kernel's tasks on ``threads`` threads and wait for them."""
-    dtype = torch.float64 if out.dtype == torch.float64 else torch.float32
-    direct = out.dtype == dtype and out.is_contiguous()
-    result = out if direct else torch.empty(out.shape, dtype=dtype)
-    # The lists keep copies alive while the kernel holds their addresses.
-    tensors = [None if t is None else _operand(t, dtype) for t in operands]
-    coordinates = [t.contiguous() for t in ids]
-    addresses: list[int] = []
-    for t in tensors:
-        addresses += [0] if t is None else [t.data_ptr(), *t.stride()[:-1]]
-    arguments = (
-        *grid,
-        *addresses,
-        result.data_ptr(),
-        *shape,
-        *(t.data_ptr() for t in coordinates),
-        *digits,
-        np.float64(scale) if dtype == torch.float64 else np.float32(scale),
-    )
-    counter = np.zeros(1, np.int64)
-    scratch_bytes = kernel.scratch_bytes(dtype.itemsize) + _ALIGNMENT
-
-    def work() -> None:
-        scratch = np.empty(scratch_bytes, np.uint8)
-        start = scratch.ctypes.data
-        kernel.run(start + -start % _ALIGNMENT, counter.ctypes.data, *arguments)
-
-    helpers = [_workers().submit(work) for _ in range(threads - 1)]
-    work()
-    for helper in helpers:
-        helper.result()
-    if not direct:
-        out.copy_(result)
+def _scratch(size: int) -> np.ndarray:
+    """Memory for one thread; kernels read only what they wrote."""
+    return np.empty(size, np.uint8)
 
 
 def _workers() -> ThreadPoolExecutor:
-    """The pool; made at the first call of a process and lost in a forked child."""
+    """The pool of this process, made when first needed."""
     if not _pool:
-        _pool.append(ThreadPoolExecutor(thread_name_prefix="bayes_dc"))
+        _pool.append(ThreadPoolExecutor(os.cpu_count(), thread_name_prefix="bayes_dc"))
     return _pool[0]

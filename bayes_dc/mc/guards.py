@@ -1,0 +1,117 @@
+"""What a prediction leaves as it was, and layers it cannot run."""
+
+import contextlib
+import threading
+import weakref
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+
+_BATCH_STATISTICS = """\
+BatchNorm {names} keeps no running statistics (track_running_stats=False), so it would normalise
+with those of the batch and mix inputs and passes. Train it with track_running_stats=True, or use a
+normalisation that keeps inputs apart (nn.GroupNorm, nn.LayerNorm).
+"""
+
+_locks: weakref.WeakKeyDictionary[nn.Module, threading.RLock] = weakref.WeakKeyDictionary()
+_locks_guard = threading.Lock()
+
+
+def lock_of(model: nn.Module) -> threading.RLock:
+    """One lock per model: its layers can follow one run at a time.
+
+    Args:
+        model: Any module.
+
+    Returns:
+        The same lock for the same module object.
+    """
+    with _locks_guard:
+        return _locks.setdefault(model, threading.RLock())
+
+
+def refuse_batch_statistics(model: nn.Module) -> None:
+    """Refuse BatchNorm layers that use the statistics of the batch even in evaluation mode.
+
+    Args:
+        model: Any module.
+
+    Raises:
+        ValueError: If there is one, with the names.
+    """
+    names = [
+        repr(name)
+        for name, module in model.named_modules()
+        if isinstance(module, _BatchNorm) and module.running_mean is None
+    ]
+    if names:
+        raise ValueError(_BATCH_STATISTICS.format(names=", ".join(names)))
+
+
+def version_of(tensor: Tensor) -> int:
+    """Count of the writes into a tensor.
+
+    Args:
+        tensor: Any tensor.
+
+    Returns:
+        Its version; 0 for an inference tensor, which cannot be written outside inference mode.
+    """
+    return 0 if tensor.is_inference() else tensor._version
+
+
+@contextlib.contextmanager
+def evaluation_mode(model: nn.Module) -> Iterator[None]:
+    """Every module in evaluation mode and uncompiled, without gradients; all comes back.
+
+    Mode flags and the values of buffers are afterwards as before, also after an exception. A
+    compiled module cannot be traced through the function mode that folds the passes: its original
+    runs.
+
+    Args:
+        model: Any module.
+
+    Yields:
+        Nothing.
+    """
+    modules = list(model.modules())
+    flags = [module.training for module in modules]
+    buffers = [
+        (module, name, buffer, version_of(buffer), buffer.detach().clone())
+        for module in modules
+        for name, buffer in module.named_buffers(recurse=False)
+    ]
+    with torch.inference_mode(False), torch.no_grad(), contextlib.ExitStack() as stack:
+        for module in modules:
+            stack.enter_context(_uncompiled(module))
+            module.training = False
+        try:
+            yield
+        finally:
+            for module, training in zip(modules, flags, strict=True):
+                module.training = training
+            for module, name, buffer, version, value in buffers:
+                if version_of(buffer) != version:
+                    buffer.copy_(value)
+                if getattr(module, name) is not buffer:
+                    setattr(module, name, buffer)
+
+
+@contextlib.contextmanager
+def _uncompiled(module: nn.Module) -> Iterator[None]:
+    """Run a module compiled by ``torch.compile(module)`` or ``module.compile()`` as it was."""
+    call, original = module._compiled_call_impl, getattr(module, "_orig_mod", None)
+    forward = module.forward
+    if call is not None:
+        module._compiled_call_impl = None
+    if original is not None:
+        module.forward = original.__call__
+    try:
+        yield
+    finally:
+        if call is not None:
+            module._compiled_call_impl = call
+        if original is not None:
+            module.forward = forward
