@@ -44,8 +44,9 @@ bench: $(STAMP)  ## benchmarks for this machine's device
 
 # On a GPU machine the installed torch is used: name another interpreter with GPU_PYTHON.
 GPU_PYTHON ?= python3
+GPU_JOBS ?= 8
 gpu-check:  ## GPU tests and benchmarks, one table
-	$(GPU_PYTHON) -m pytest -q -m gpu
+	$(GPU_PYTHON) -m pytest -q -p no:benchmark -n $(GPU_JOBS) -m gpu
 	$(GPU_PYTHON) -m benchmarks.run
 
 clean:  ## remove the virtual environment and every cache

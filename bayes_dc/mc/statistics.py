@@ -1,8 +1,9 @@
 """Streaming statistics of Monte Carlo passes, in float64.
 
-Passes are added one after another, so the result does not depend, to the bit, on how T passes are
-cut into chunks. Memory is O(B · C), however large T is: beside the moments there are at most
-``MAX_GROUPS`` partial sums, pass t going to group t mod J, for the delete-a-group jackknife.
+Passes, and groups of passes, are added one after another: the result of an input does not depend,
+to the bit, on how T passes are cut into chunks, nor on the inputs beside it. Memory is O(B · C),
+however large T is: beside the moments there are at most ``MAX_GROUPS`` partial sums, pass t going
+to group t mod J, for the delete-a-group jackknife.
 """
 
 from typing import NamedTuple
@@ -45,7 +46,7 @@ class PassStatistics:
         def zeros(*shape: int) -> Tensor:
             return torch.zeros(shape, dtype=torch.float64, device=device)
 
-        self._mean, self._m2 = zeros(B, C), zeros(B, C)
+        self._mean, self._m2, self._expected = zeros(B, C), zeros(B, C), zeros(B)
         self._probs, self._entropy = zeros(self.groups, B, C), zeros(self.groups, B)
         self._votes = torch.zeros(B, C, dtype=torch.int64, device=device)
 
@@ -64,6 +65,7 @@ class PassStatistics:
             delta = one - self._mean
             self._mean += delta / self.passes
             self._m2 += delta * (one - self._mean)
+            self._expected += (one_entropy - self._expected) / self.passes
             self._probs[group] += one
             self._entropy[group] += one_entropy
 
@@ -85,8 +87,7 @@ class PassStatistics:
             Busing, Meijer, van der Leeden 1999, *Delete-m jackknife for unequal m*.
         """
         T, J = self.passes, self.groups
-        expected = self._entropy.sum(dim=0) / T
-        total = entropy(self._mean)
+        expected, total = self._expected.clone(), entropy(self._mean)
         information = (total - expected).clamp_min(0.0)
         variance = self._m2 / max(T - 1, 1)
         corrected, entropy_se, information_se = information, *[torch.zeros_like(total)] * 2
@@ -94,9 +95,9 @@ class PassStatistics:
             sizes = torch.full((J,), T // J, dtype=torch.float64, device=total.device)
             sizes[: T % J] += 1
             left = (T - sizes)[:, None]
-            without = (self._probs.sum(dim=0) - self._probs) / left[..., None]
+            without = (_in_order(self._probs) - self._probs) / left[..., None]
             entropy_without = entropy(without)
-            expected_without = (self._entropy.sum(dim=0) - self._entropy) / left
+            expected_without = (_in_order(self._entropy) - self._entropy) / left
             _, entropy_se = _jackknife(total, entropy_without, sizes, T)
             corrected, information_se = _jackknife(
                 total - expected, entropy_without - expected_without, sizes, T
@@ -127,6 +128,14 @@ def entropy(probs: Tensor) -> Tensor:
     return torch.special.entr(probs).sum(dim=-1)
 
 
+def _in_order(parts: Tensor) -> Tensor:
+    """Sum over the first dimension; torch's own takes another order for other shapes."""
+    total = torch.zeros_like(parts[0])
+    for part in parts:
+        total += part
+    return total
+
+
 def _largest(votes: Tensor) -> Tensor:
     """Votes of the most voted class; 0 where there is no class."""
     return votes.amax(dim=-1).double() if votes.shape[-1] else votes.sum(dim=-1).double()
@@ -136,7 +145,7 @@ def _jackknife(full: Tensor, without: Tensor, sizes: Tensor, T: int) -> tuple[Te
     """Bias-corrected value and standard error from leave-one-group-out values [J, B]."""
     J = sizes.numel()
     ratio = (T / sizes)[:, None]
-    corrected = J * full - ((1.0 - 1.0 / ratio) * without).sum(dim=0)
+    corrected = J * full - _in_order((1.0 - 1.0 / ratio) * without)
     pseudo = ratio * full - (ratio - 1.0) * without
-    variance = ((pseudo - corrected).square() / (ratio - 1.0)).sum(dim=0) / J
+    variance = _in_order((pseudo - corrected).square() / (ratio - 1.0)) / J
     return corrected, variance.sqrt()

@@ -39,8 +39,7 @@ def fwd_config(M: int, N: int, K: int) -> RowConfig:
     """Default configuration of the forward."""
     if INTERPRETED:
         return RowConfig(rows=1, lanes=_power_of_two(M))
-    columns = -(-N // 32)
-    rows = next((r for r in (4, 2) if columns * -(-M // (32 * r)) >= _TARGET_PROGRAMS // 2), 1)
+    rows = 2 if -(-N // 32) * -(-M // 64) >= _TARGET_PROGRAMS // 2 else 1
     return RowConfig(rows=rows, lanes=32)
 
 

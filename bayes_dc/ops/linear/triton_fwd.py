@@ -177,7 +177,8 @@ def dropconnect_linear_fwd_kernel(
     a71 = tl.zeros([BM], ACC)
     a72 = tl.zeros([BM], ACC)
     a73 = tl.zeros([BM], ACC)
-    for k in range(0, K, 4):
+    # Two steps at a time: a 32-byte sector of W serves both.
+    for k in tl.range(0, K, 4, loop_unroll_factor=2):
         d0, d1, d2, d3 = mask_words(
             k0, k1, (k // 4 + zero).to(tl.uint32), pn.to(tl.uint32), sample, step, KEEP, BITS
         )
