@@ -1,5 +1,7 @@
 """Per-sample DropConnect uncertainty for PyTorch.
 
+Example::
+
     model = ...                               # any classifier with linear layers
     bayes_dc.convert(model, p=0.5)            # then train or fine-tune it
     prediction = bayes_dc.predict_with_uncertainty(model, x, T=100)

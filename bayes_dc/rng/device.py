@@ -65,7 +65,7 @@ def mask_words(k0, k1, k4, n32, sample, step, KEEP: tl.constexpr, BITS: tl.const
 
 @triton.jit
 def box_muller(a, b):
-    """Two standard normals from two words; |z| < 6.7."""
+    """Two standard normals from two words; |z| < 6.77."""
     u = tl.minimum((a.to(tl.float32) + 0.5) * 2.3283064365386963e-10, 0.99999994)
     radius = tl.sqrt(-2.0 * tl.log(u))
     angle = b.to(tl.float32) * 1.4629180792671596e-09

@@ -158,6 +158,17 @@ def test_parametrized_layers_are_refused_with_the_reason():
     assert report.converted == ("body.0", "last")
 
 
+def test_layers_whose_forward_is_not_called_are_left_alone():
+    """nn.MultiheadAttention reads the weights of its out_proj itself."""
+    model = nn.TransformerEncoderLayer(8, 2, 16)
+    report = convert(model)
+    assert report.converted == ("linear1", "linear2")
+    assert report.skipped == {
+        "self_attn.out_proj": "a subclass of nn.Linear (NonDynamicallyQuantizableLinear) with a "
+        "forward of its own"
+    }
+
+
 def test_converted_layers_are_left_as_they_are():
     model = network()
     convert(model, p=0.1, select=lambda name, _: name == "first")

@@ -49,10 +49,16 @@ def test_a_layer_is_a_model_too():
 def test_numbers_in_use_stay_and_new_layers_get_the_next_ones():
     model = network()
     number_layers(model)
-    model.insert(0, DropConnectLinear(4, 4))
-    model.append(DropConnectLinear(2, 2))
+    model = nn.Sequential(DropConnectLinear(4, 4), *model, DropConnectLinear(2, 2))
     assert number_layers(model) == {"0": 3, "1": 0, "3.0": 1, "4": 2, "5": 4}
     assert number_layers(model, renumber=True) == {"0": 0, "1": 1, "3.0": 2, "4": 3, "5": 4}
+
+
+def test_new_numbers_lie_above_all_in_use():
+    """A loaded model may have gaps; a number from a gap could have been drawn with before."""
+    model = nn.Sequential(DropConnectLinear(4, 4), DropConnectLinear(4, 4))
+    model[1].mask_layer = 5
+    assert number_layers(model) == {"0": 6, "1": 5}
 
 
 def test_equal_numbers_are_refused_with_the_remedy():
@@ -73,7 +79,7 @@ def test_numbers_travel_with_the_state_dict():
     """Also through a file read with weights_only, which may hold nothing but tensors and text."""
     model = network()
     number_layers(model)
-    model.insert(0, DropConnectLinear(4, 4))
+    model = nn.Sequential(DropConnectLinear(4, 4), *model)
     number_layers(model)
     other = copy.deepcopy(model)
     number_layers(other, renumber=True)

@@ -6,6 +6,7 @@ import pickle
 import pytest
 import torch
 from torch import nn
+from torch._dynamo.testing import CompileCounterWithBackend
 from torch.utils.checkpoint import checkpoint
 
 from bayes_dc import DropConnectLinear, convert
@@ -70,7 +71,7 @@ def test_checkpointing_repeats_the_masks(model, x, use_reentrant, attached):
 def test_compiled_equals_eager_at_every_step(model, keys, x):
     """One graph for all steps: new coordinates are inputs, not constants."""
     torch._dynamo.reset()
-    counter = torch._dynamo.testing.CompileCounterWithBackend("aot_eager")
+    counter = CompileCounterWithBackend("aot_eager")
     compiled = torch.compile(model, fullgraph=True, backend=counter)
     outputs = []
     for step in range(3):

@@ -149,7 +149,7 @@ def _autocast(
 ) -> tuple[Tensor, Tensor, Tensor | None]:
     """Cast as autocast casts ``F.linear``: every floating point argument but float64."""
     device = x.device.type
-    if not torch.is_autocast_enabled(device):
+    if not (torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device)):
         return x, weight, bias
     dtype = torch.get_autocast_dtype(device)
 
@@ -236,7 +236,10 @@ def _key_tensor(key: MaskKey | Tensor, device: torch.device) -> Tensor:
     return torch.tensor(_constant_layer_key(key.seed, key.layer), device=device)
 
 
-@torch.compiler.assume_constant_result
 def _constant_layer_key(seed: int, layer: int) -> tuple[int, int]:
     """Layer key words, computed outside a compiled graph."""
     return layer_key(seed, layer)
+
+
+# What torch.compiler.assume_constant_result sets, without loading the compiler: 0.7 s and sympy.
+_constant_layer_key._dynamo_marked_constant = True  # type: ignore[attr-defined]

@@ -3,8 +3,8 @@
 Shapes      dy [P, S, R, N], x [P, S, R, K], any strides; out [N, K] or, with ``splits`` > 1,
             partial [splits, N, K] float32, then reduced into out; m counts the P·S·R rows.
 Mask        words of rng/SPEC.md v1, made again in registers.
-Grid        cdiv(N, 32) · cdiv(K, 4·QUADS) · splits programs; lanes own four inputs, registers own the
-            32 outputs of a word.
+Grid        cdiv(N, 32) · cdiv(K, 4·QUADS) · splits programs; lanes own four inputs, registers own
+            the 32 outputs of a word.
 Precision   products and sums in float32 (float64 for float64); s applied once, at the end.
 Order       a split owns a contiguous run of rows and adds them in ascending order; the splits are
             added in ascending order by the second kernel. The number of splits is a function of

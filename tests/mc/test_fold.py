@@ -1,0 +1,257 @@
+"""T passes in one forward: what runs once, what is repeated, and what cannot be folded."""
+
+import warnings
+
+import pytest
+import torch
+from torch import nn
+
+import bayes_dc.mc.predict as predict_module
+from bayes_dc import DropConnectLinear, predict_with_uncertainty
+from bayes_dc.nn import MaskKeys
+
+K, C, B, T = 6, 3, 5, 7
+
+calls = []
+
+
+@torch.library.custom_op("bayes_dc_tests::counted", mutates_args=())
+def counted(x: torch.Tensor) -> torch.Tensor:
+    """A deterministic part of a model, which notes the rows of every call."""
+    calls.append(x.shape[0])
+    return x * 0.5
+
+
+class Apply(nn.Module):
+    """A function as a module."""
+
+    def __init__(self, function, *modules):
+        super().__init__()
+        self.function, self.parts = function, nn.ModuleList(modules)
+
+    def forward(self, x):
+        return self.function(x, *self.parts)
+
+
+@pytest.fixture(autouse=True)
+def fresh_calls():
+    calls.clear()
+
+
+@pytest.fixture
+def x():
+    return torch.randn(B, K, generator=torch.Generator().manual_seed(1))
+
+
+def layers(*sizes):
+    torch.manual_seed(0)
+    return [DropConnectLinear(a, b) for a, b in sizes]
+
+
+def by_hand(model, x):
+    """Probabilities of T single passes."""
+    keys = MaskKeys(0)
+    model.eval()
+    outputs = []
+    with keys.attached(model), torch.no_grad():
+        for step in range(T):
+            keys.set(pass_ids=step, sample_ids=torch.arange(len(x)))
+            outputs.append(model(x).double().softmax(dim=1))
+    return torch.stack(outputs)
+
+
+@pytest.mark.parametrize("chunk", [None, 1, 3])
+def test_what_comes_before_the_first_draw_runs_once(chunk, x):
+    """Once on B rows, in one chunk and in many; what comes after sees the passes."""
+    first, second = layers((K, 8), (8, C))
+    model = nn.Sequential(Apply(counted), nn.Tanh(), first, Apply(counted), second)
+    predict_with_uncertainty(model, x, T=T, chunk=chunk)
+    sizes = {None: [7], 1: [1] * 7, 3: [3, 3, 1]}[chunk]
+    assert calls == [B, *(B * size for size in sizes)]
+
+
+@pytest.mark.parametrize(
+    "join",
+    [
+        lambda x, layer: layer(x) + x,
+        lambda x, layer: torch.cat([x.sin(), layer(x)], dim=1),
+        lambda x, layer: torch.where(x > 0, layer(x), x),
+        lambda x, layer: x.mul(layer(x)).sub_(x[:, :1]),
+        lambda x, layer: layer(layer(x)) + x.mean(dim=1, keepdim=True),
+        lambda x, layer: torch.stack([x, layer(x)]).sum(dim=0),
+    ],
+    ids=["add", "cat", "where", "in-place", "broadcast", "list"],
+)
+@pytest.mark.parametrize("chunk", [None, 2])
+def test_skips_around_the_first_layer(join, chunk, x):
+    """A tensor that no mask has touched meets the passes: it is repeated for each."""
+    first, _ = layers((K, K), (K, C))
+    head = DropConnectLinear(2 * K if join(x, first).shape[1] > K else K, C)
+    model = nn.Sequential(nn.Tanh(), Apply(join, first), nn.ReLU(), head)
+    got = predict_with_uncertainty(model, x, T=T, chunk=chunk, return_samples=True)
+    assert torch.equal(got.samples, by_hand(model, x))
+
+
+@pytest.mark.parametrize("chunk", [None, 1, 3])
+def test_writing_in_place_before_the_first_draw(chunk, x):
+    """The model may write into its input: every chunk starts from the same x, the user's."""
+    first, second = layers((K, 8), (8, C))
+    model = nn.Sequential(Apply(lambda x: x.mul_(2)), nn.ReLU(inplace=True), first, second)
+    before = x.clone()
+    got = predict_with_uncertainty(model, x, T=T, chunk=chunk, return_samples=True)
+    assert torch.equal(x, before)
+    doubled = nn.Sequential(Apply(lambda x: 2 * x), nn.ReLU(), first, second)
+    assert torch.equal(got.samples, by_hand(doubled, x))
+
+
+class Halved(torch.autograd.Function):
+    """A function torch's function modes see as one call or not at all."""
+
+    @staticmethod
+    def forward(ctx, x):
+        return x * 0.5
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return gradient * 0.5
+
+
+def scripted():
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)  # deprecated, and still in use
+        warnings.simplefilter("ignore", DeprecationWarning)
+        return torch.jit.trace(nn.Hardtanh(-2.0, 2.0), torch.zeros(1, 1))
+
+
+@pytest.mark.parametrize("chunk", [None, 2])
+@pytest.mark.parametrize("place", [0, 1, 2, 3])
+@pytest.mark.parametrize("part", [lambda: Apply(Halved.apply), scripted], ids=["Function", "jit"])
+def test_parts_that_a_function_mode_may_not_see(part, place, chunk, x):
+    """Before, between and after the layers: known by their rows."""
+    first, second = layers((K, 8), (8, C))
+    parts = [nn.Tanh(), first, second]
+    parts.insert(place, part())
+    model = nn.Sequential(*parts)
+    got = predict_with_uncertainty(model, x, T=T, chunk=chunk, return_samples=True)
+    assert torch.equal(got.samples, by_hand(model, x))
+
+
+def test_a_layer_called_twice_meets_the_same_mask_twice(x):
+    (layer,) = layers((K, K))
+    model = nn.Sequential(layer, layer)
+    got = predict_with_uncertainty(model, x, T=T, return_samples=True)
+    assert torch.equal(got.samples, by_hand(model, x))
+    assert got.p_effective == {"0": 0.5}
+
+
+@pytest.mark.parametrize("scope", ["row", "sample", "pass"])
+def test_scopes_and_positions(scope):
+    """Tokens [B, L, K]: folded or one by one, the masks are those of the scope."""
+    torch.manual_seed(0)
+    x = torch.randn(B, 4, K)
+    layer = DropConnectLinear(K, C, scope=scope)
+    model = nn.Sequential(nn.Tanh(), layer, Apply(lambda x: x.mean(dim=1)))
+    got = predict_with_uncertainty(model, x, T=T, return_samples=True)
+    assert torch.equal(got.samples, by_hand(model, x))
+    same = predict_with_uncertainty(model, x[:1].expand(B, 4, K), T=T)
+    assert len(same.mean.unique(dim=0)) == (1 if scope == "pass" else B)
+
+
+def test_a_batch_size_counted_by_hand_is_refused_with_the_remedy(x):
+    """Folding changes the number of rows; chunk=1 does not."""
+    first, second = layers((K, 8), (8, C))
+    model = nn.Sequential(first, Apply(lambda h: h.reshape(B, 8, -1).mean(dim=2)), second)
+    with pytest.raises(ValueError, match="A tensor of 5 rows met passes folded into 35") as error:
+        predict_with_uncertainty(model, x, T=T)
+    text = str(error.value)
+    assert "35 rows (7 passes × 5 inputs) in\ndropconnect_linear: the model uses the batch" in text
+    assert "Pass chunk=1, which runs one pass at a time" in text
+    got = predict_with_uncertainty(model, x, T=T, chunk=1, return_samples=True)
+    assert torch.equal(got.samples, by_hand(model, x))
+
+
+def test_an_error_of_the_model_says_that_passes_were_folded(x):
+    (first,) = layers((K, C))
+    model = nn.Sequential(first, Apply(lambda h: h.view(B, C)))
+    with pytest.raises(RuntimeError, match="shape") as error:
+        predict_with_uncertainty(model, x, T=T)
+    assert error.value.__notes__ == [
+        "(raised while 7 passes were folded into one forward of 35 rows; if the model fixes its\n"
+        "batch size by hand, pass chunk=1)"
+    ]
+    with pytest.raises(RuntimeError, match="shape") as error:
+        predict_with_uncertainty(model, x[:4], T=T, chunk=1)
+    assert not hasattr(error.value, "__notes__")
+
+
+@pytest.mark.parametrize("chunk", [None, 1])
+def test_tokens_in_the_first_dimension_are_refused_with_the_remedy(chunk):
+    model = nn.Sequential(Apply(lambda x: x.flatten(0, 1)), DropConnectLinear(K, C))
+    with pytest.raises(ValueError, match=r"A tensor of 20 rows met passes folded into") as error:
+        predict_with_uncertainty(model, torch.ones(B, 4, K), T=T, chunk=chunk)
+    remedy = "Pass chunk=1" if chunk is None else "Keep the inputs along the first dimension"
+    assert remedy in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("second", "expected"),
+    [
+        (["tanh"], "<method 'sin'"),
+        (["sin", "sin"], "<method 'tanh'"),
+        (["sin", "tanh", "sin"], "no call was expected"),
+    ],
+    ids=["other", "late", "more"],
+)
+def test_a_prefix_that_is_no_function_of_its_input_is_refused(second, expected, x):
+    """The second chunk makes other calls than the first."""
+    runs = iter([["sin", "tanh"], second])
+
+    def impure(x, layer):
+        y = layer(x)
+        for name in next(runs):
+            x = getattr(x, name)()
+        return y
+
+    model = nn.Sequential(Apply(impure, *layers((K, C))))
+    with pytest.raises(RuntimeError, match="made other calls in the second chunk") as error:
+        predict_with_uncertainty(model, x, T=2, chunk=1)
+    text = str(error.value)
+    assert f" where {expected}" in text
+    assert "it is not a pure function of its input. Pass chunk=T to run all passes in one" in text
+
+
+def test_layers_that_are_not_called_are_named(x):
+    model = Apply(lambda x, plain, unused: plain(x), nn.Linear(K, C), DropConnectLinear(K, C))
+    message = r"does not depend on any of its DropConnect layers \(parts\.1\): they are not called"
+    with pytest.raises(ValueError, match=message):
+        predict_with_uncertainty(model, x, T=T)
+
+
+class Memory(nn.Module):
+    """Room for so many rows, then CUDA's exception."""
+
+    def __init__(self, rows):
+        super().__init__()
+        self.rows = rows
+
+    def forward(self, x):
+        if x.shape[0] > self.rows:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return x
+
+
+@pytest.mark.parametrize("rows_per_forward", [1 << 15, 20])
+def test_fewer_passes_where_memory_runs_out(rows_per_forward, x, monkeypatch):
+    """Halved until they fit; what the broken forward had kept is not used."""
+    monkeypatch.setattr(predict_module, "ROWS_PER_FORWARD", rows_per_forward)
+    torch.manual_seed(0)
+    branch = nn.Sequential(DropConnectLinear(K, 8), Memory(rows=2 * B))
+    join = Apply(lambda x, branch: torch.cat([branch(x), x.sin()], dim=1), branch)
+    model = nn.Sequential(nn.Tanh(), Apply(counted), join, DropConnectLinear(8 + K, C))
+    got = predict_with_uncertainty(model, x, T=T, return_samples=True)
+    assert torch.equal(got.samples, by_hand(model, x))
+    with pytest.raises(torch.OutOfMemoryError):
+        predict_with_uncertainty(model, x, T=T, chunk=3)
+    branch[1].rows = B - 1
+    with pytest.raises(torch.OutOfMemoryError):
+        predict_with_uncertainty(model, x, T=T)

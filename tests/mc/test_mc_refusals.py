@@ -1,0 +1,148 @@
+"""Every refusal of predict_with_uncertainty: the argument, what it got, what to do."""
+
+import pytest
+import torch
+from torch import nn
+
+from bayes_dc import convert, predict_with_uncertainty
+from bayes_dc.models import mlp
+
+B, K = 5, 12
+
+
+@pytest.fixture
+def model():
+    network = mlp(K, 3, hidden=(8,))
+    convert(network)
+    return network
+
+
+@pytest.fixture
+def x():
+    return torch.ones(B, K)
+
+
+def refusal(error, *arguments, **options):
+    with pytest.raises(error) as caught:
+        predict_with_uncertainty(*arguments, **options)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["T", "chunk"])
+@pytest.mark.parametrize("value", [0, -1, 2.5, 1.0, "3", True, torch.tensor(2.5)], ids=repr)
+def test_counts(name, value, model, x):
+    text = refusal(ValueError, model, x, **{name: value})
+    assert text == f"{name} must be an integer of at least 1; got {value!r}."
+
+
+def test_passes_must_be_given_as_a_number(model, x):
+    assert refusal(ValueError, model, x, T=None) == "T must be an integer of at least 1; got None."
+
+
+@pytest.mark.parametrize("seed", [-1, 2**64, 0.5, None, True])
+def test_seed(seed, model, x):
+    text = refusal(ValueError, model, x, T=2, seed=seed)
+    assert text == f"seed must be an integer in 0 … 2**64 − 1; got {seed!r}."
+
+
+@pytest.mark.parametrize(
+    ("value", "got"),
+    [([[1.0]], "list"), (None, "NoneType"), (torch.tensor(1.0), "a scalar")],
+    ids=["list", "none", "scalar"],
+)
+def test_input(value, got, model):
+    text = refusal(TypeError, model, value, T=2)
+    assert text == f"x must be a tensor with the inputs along its first dimension; got {got}."
+
+
+@pytest.mark.parametrize(
+    ("ids", "got"),
+    [
+        (torch.arange(4), "torch.int64 [4]"),
+        (torch.arange(5).view(5, 1), "torch.int64 [5, 1]"),
+        (torch.ones(5), "torch.float32 [5]"),
+        (torch.arange(5, dtype=torch.int32), "torch.int32 [5]"),
+        ([0, 1, 2, 3, 4], "list"),
+    ],
+    ids=["length", "shape", "float", "int32", "list"],
+)
+def test_sample_ids(ids, got, model, x):
+    text = refusal(ValueError, model, x, T=2, sample_ids=ids)
+    assert text == (
+        "sample_ids must be an int64 tensor of shape [5], one id per row of x [5, 12]; "
+        f"got {got}.\n"
+        "For rows 0…4 of a data set pass torch.arange(5), or leave it out.\n"
+    )
+
+
+def test_link(model, x):
+    text = refusal(ValueError, model, x, T=2, link="sigmoid")
+    assert text == "link must be one of ('softmax', 'identity'); got 'sigmoid'."
+
+
+@pytest.mark.parametrize("network", [nn.Linear(K, 3), nn.Sequential(nn.Dropout(0.5))])
+def test_a_model_without_dropconnect(network, x):
+    text = refusal(ValueError, network, x, T=2)
+    assert "The model has no DropConnect layer, so every pass would be equal." in text
+    assert "bayes_dc.convert(model, p=0.5)" in text
+    assert "bayes_dc.DropConnectLinear" in text
+
+
+class Output(nn.Module):
+    """Hands on what ``change`` makes of the output."""
+
+    def __init__(self, model, change):
+        super().__init__()
+        self.model, self.change = model, change
+
+    def forward(self, x):
+        return self.change(self.model(x))
+
+
+@pytest.mark.parametrize(
+    ("change", "got"),
+    [
+        (lambda y: (y, y), "tuple"),
+        (lambda y: {"logits": y}, "dict"),
+        (lambda y: y.unsqueeze(1), "[10, 1, 3]"),
+        (lambda y: y[:, 0], "[10]"),
+        (lambda y: y[:4], "[4, 3]"),
+        (lambda y: y.mean(dim=0, keepdim=True), "[1, 3]"),
+        (lambda y: y[:, :0], "[10, 0]"),
+    ],
+    ids=["tuple", "dict", "3-d", "1-d", "rows", "mean", "no-class"],
+)
+def test_output(change, got, model, x):
+    text = refusal(ValueError, Output(model, change), x, T=2)
+    assert text == (
+        "The model must return one tensor [rows, classes] with a row for each input; for 10 rows\n"
+        f"(2 passes × 5 inputs) it returned {got}. If the model mixes or counts rows by hand,\n"
+        "pass chunk=1.\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("change", "numbers"),
+    [
+        (lambda y: y * 0 + 0.5, "1.5 … 1.5 with a smallest entry of 0.5"),
+        (lambda y: y * 0 + torch.tensor([1.5, -0.5, 0.0]), "1 … 1 with a smallest entry of -0.5"),
+    ],
+    ids=["sum", "negative"],
+)
+def test_identity_with_what_are_no_probabilities(change, numbers, model, x):
+    text = refusal(ValueError, Output(model, change), x, T=2, link="identity")
+    assert text == (
+        "link='identity' needs a model that returns class probabilities; its rows sum to "
+        f"{numbers}. Use link='softmax' for logits."
+    )
+
+
+def test_a_refused_argument_changes_nothing(model, x):
+    """Refusals come before the model is touched: no layer has a number yet."""
+    fresh = mlp(K, 3, hidden=())
+    convert(fresh)
+    fresh[1].mask_layer = None
+    refusal(ValueError, fresh, x, T=0)
+    refusal(ValueError, fresh, x, T=2, sample_ids=torch.arange(3))
+    refusal(ValueError, fresh, x, T=2, seed=-1)
+    assert fresh[1].mask_layer is None

@@ -1,0 +1,253 @@
+"""Who imports whom, and what `import bayes_dc` does: nothing but define its names."""
+
+import ast
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import bayes_dc
+
+ROOT = Path(bayes_dc.__file__).parent
+FILES = sorted(ROOT.rglob("*.py"))
+
+# Sub-package → what it may import of the package, beside itself.
+ALLOWED = {
+    "types": set(),
+    "rng": {"types"},
+    "ops": {"rng", "types"},
+    "nn": {"ops", "rng", "types"},
+    "models": set(),
+    "metrics": {"types"},
+    "datasets": {"types"},
+    "mc": {"nn", "ops", "types"},
+    "train": {"nn", "models", "metrics", "datasets", "mc", "types"},
+    "report": {"mc", "metrics", "types"},
+    "config": {"nn", "ops", "rng", "models", "metrics", "datasets", "mc", "train", "types"},
+    "__init__": {"datasets", "mc", "metrics", "models", "nn", "ops", "types"},
+}
+
+# Inside an op: part → what it may import of the same op, of ops, and of rng.
+OP_PARTS = {
+    "__init__": {"api"},
+    "api": {"op", "reference", "rng"},
+    "op": {"cpu", "triton", "_launch"},
+    "reference": {"rng"},
+    "cpu": {"_cpu"},
+    "_cpu": {"_cpu", "rng"},
+    "triton": {"triton_fma", "_launch", "rng"},
+    "triton_fma": set(),
+}
+
+
+def module_name(path):
+    parts = path.relative_to(ROOT.parent).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+MODULES = {module_name(path) for path in FILES}
+
+
+def imports(path):
+    """Modules a file imports anywhere, with `from package import module` resolved."""
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}:{node.lineno}: a relative import"
+            for alias in node.names:
+                full = f"{node.module}.{alias.name}"
+                found.add(full if full in MODULES else node.module)
+    return found
+
+
+def ours(path):
+    return {name for name in imports(path) if name.split(".")[0] == "bayes_dc"}
+
+
+def part_of(module):
+    """'bayes_dc.ops.linear.op' → 'ops'; 'bayes_dc' → '__init__'."""
+    return [*module.split("."), "__init__"][1]
+
+
+def ids(path):
+    return str(path.relative_to(ROOT))
+
+
+def test_the_table_covers_the_package():
+    """A new sub-package needs a row; a row without one is stale."""
+    parts = {part_of(module) for module in MODULES}
+    assert parts == set(ALLOWED)
+
+
+@pytest.mark.parametrize("path", FILES, ids=ids)
+def test_imports_follow_the_table(path):
+    here = part_of(module_name(path))
+    foreign = {part_of(name) for name in ours(path)} - {here}
+    assert foreign <= ALLOWED[here]
+
+
+def op_part(name):
+    """The row of OP_PARTS of a file of an op."""
+    if name.startswith("triton_"):
+        return "triton_fma" if name == "triton_fma" else "triton"
+    return "_cpu" if name.startswith("_cpu_") else name
+
+
+@pytest.mark.parametrize("path", [p for p in FILES if p.parent.parent.name == "ops"], ids=ids)
+def test_imports_inside_an_op_go_one_way(path):
+    """api → op → {cpu, triton_*} → rng, api → reference: implementations do not see each other."""
+    op = module_name(path.parent / "__init__.py")
+    here = op_part(path.stem)
+    seen = set()
+    for name in ours(path):
+        if name.startswith(f"{op}."):
+            seen.add(op_part(name.removeprefix(f"{op}.")))
+        elif part_of(name) == "ops":
+            seen.add(name.removeprefix("bayes_dc.ops").removeprefix("."))
+        else:
+            seen.add(part_of(name))
+    assert seen - {"types"} <= OP_PARTS[here]
+
+
+def may_import_triton(path):
+    if path.parent.parent.name == "ops":
+        return path.stem.startswith("triton_")
+    return ids(path) in {"rng/device.py", "ops/_launch.py"}
+
+
+@pytest.mark.parametrize("path", [p for p in FILES if not may_import_triton(p)], ids=ids)
+def test_only_kernels_import_triton(path):
+    assert "triton" not in {name.split(".")[0] for name in imports(path)}
+
+
+@pytest.mark.parametrize("path", [p for p in FILES if "models" in p.parts], ids=ids)
+def test_models_are_torch_only(path):
+    others = {n.split(".")[0] for n in imports(path)} - {"torch", "bayes_dc"}
+    assert others <= sys.stdlib_module_names
+
+
+SCRIPTS = sorted(p for name in ("scripts", "benchmarks") for p in ROOT.parent.glob(f"{name}/*.py"))
+
+
+@pytest.mark.parametrize("path", SCRIPTS, ids=lambda path: f"{path.parent.name}/{path.name}")
+def test_scripts_use_public_names(path):
+    """No underscore, and sub-packages rather than their files."""
+    for name in ours(path):
+        assert not any(part.startswith("_") for part in name.split("."))
+        assert part_of(name) in {*ALLOWED}
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and node.module.split(".")[0] == "bayes_dc":
+            assert not [alias.name for alias in node.names if alias.name.startswith("_")]
+
+
+def test_public_names():
+    """At most 15, each there, each in a documented place."""
+    assert len(bayes_dc.__all__) <= 15
+    assert bayes_dc.__all__ == sorted(set(bayes_dc.__all__))
+    for name in bayes_dc.__all__:
+        assert getattr(bayes_dc, name).__doc__
+
+
+@pytest.mark.parametrize("path", [p for p in FILES if p.name == "__init__.py"], ids=ids)
+def test_sub_packages_list_what_they_export(path):
+    module = sys.modules.get(module_name(path)) or __import__(module_name(path), fromlist=["_"])
+    assert sorted(module.__all__) == sorted(set(module.__all__))
+    for name in module.__all__:
+        assert hasattr(module, name)
+
+
+IMPORT = """
+import json, logging, sys, warnings
+import numpy, torch
+for blocked in {blocked}:
+    sys.modules[blocked] = None
+def state():
+    return {{
+        "dtype": str(torch.get_default_dtype()),
+        "torch": torch.get_rng_state().sum().item(),
+        "numpy": str(numpy.random.get_state()),
+        "threads": torch.get_num_threads(),
+        "grad": torch.is_grad_enabled(),
+        "deterministic": torch.are_deterministic_algorithms_enabled(),
+        "precision": torch.get_float32_matmul_precision(),
+        "filters": str(warnings.filters),
+        "handlers": str(logging.getLogger().handlers),
+        "level": logging.getLogger().level,
+        "excepthook": str(sys.excepthook),
+        "argv": sys.argv,
+        "path": sys.path,
+    }}
+before, loaded = state(), set(sys.modules)
+import bayes_dc
+after = state()
+report = {{
+    "changed": [name for name in before if before[name] != after[name]],
+    "loaded": sorted({{name.split(".")[0] for name in set(sys.modules) - loaded}}),
+    "names": [name for name in dir(bayes_dc) if not name.startswith("_")],
+    "all": bayes_dc.__all__,
+}}
+{then}
+print(json.dumps(report))
+"""
+
+
+def fresh_interpreter(*, blocked=(), then=""):
+    """Report of a process that imports torch and NumPy first, so that theirs is not ours."""
+    code = IMPORT.format(blocked=list(blocked), then=then)
+    result = subprocess.run(
+        [sys.executable, "-W", "error::DeprecationWarning:bayes_dc", "-c", code],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=ROOT.parent,
+    )
+    assert result.returncode == 0, result.stderr
+    assert "Traceback" not in result.stderr
+    return json.loads(result.stdout)
+
+
+@pytest.fixture(scope="module")
+def fresh():
+    return fresh_interpreter()
+
+
+def test_import_changes_no_global_state(fresh):
+    assert fresh["changed"] == []
+
+
+def test_import_loads_no_heavy_package(fresh):
+    """They are loaded where they are used."""
+    heavy = {"matplotlib", "jinja2", "numba", "llvmlite", "sklearn", "torchvision", "triton"}
+    # torch's compiler takes a second to load and brings sympy.
+    assert not {*heavy, "sympy"} & set(fresh["loaded"])
+
+
+def test_import_defines_the_public_names_and_its_parts(fresh):
+    """Sub-packages that were imported on the way are attributes too; nothing else is."""
+    parts = {part for part in ALLOWED if not part.startswith("_")}
+    assert set(fresh["all"]) <= set(fresh["names"]) <= {*fresh["all"], *parts}
+
+
+RUN = """
+import torch
+model = bayes_dc.models.mlp(6, 3, hidden=(5,))
+bayes_dc.convert(model, p=0.5)
+model(torch.ones(4, 6)).sum().backward()
+prediction = bayes_dc.predict_with_uncertainty(model, torch.ones(4, 6), T=5)
+report["variance"] = prediction.variance.sum().item()
+from bayes_dc.metrics import ece
+report["ece"] = ece(prediction.mean, torch.zeros(4, dtype=torch.int64)).item()
+"""
+
+
+@pytest.mark.parametrize("blocked", ["triton", "matplotlib"])
+def test_import_and_a_prediction_work_without(blocked):
+    """Triton has no wheel for every platform; plots may be unwanted."""
+    report = fresh_interpreter(blocked=[blocked], then=RUN)
+    assert report["variance"] > 0
+    assert 0 <= report["ece"] <= 1
