@@ -13,7 +13,7 @@ import yaml
 from pydantic import BaseModel, Field, ValidationError
 from pydantic_core import ErrorDetails
 
-from bayes_dc.datasets import DataConfig, Settings
+from bayes_dc.datasets import DataConfig, PathText, Settings
 from bayes_dc.train import ModelConfig, TrainConfig
 
 MAX_BYTES = 2**20
@@ -67,7 +67,7 @@ class Config(Settings):
     """Everything that defines a run.
 
     Attributes:
-        output_dir: Folder of checkpoints and metrics.
+        output_dir: Folder of checkpoints and metrics; ``~`` is the home folder.
         seed: Chooses initial weights, order of the samples and masks.
         model: The network.
         data: The data set.
@@ -75,7 +75,7 @@ class Config(Settings):
         predict: Defaults of prediction.
     """
 
-    output_dir: str = Field(min_length=1)
+    output_dir: PathText
     seed: int = Field(default=0, ge=0, lt=2**64)
     model: ModelConfig = ModelConfig()
     data: DataConfig

@@ -301,7 +301,7 @@ def run(arguments: argparse.Namespace) -> None:
     inputs = load(arguments, meta)
     defaults = _settings(PredictConfig, "predict", meta)
     T = arguments.passes or defaults.passes
-    batch_size = arguments.batch_size or defaults.batch_size
+    batch_size = min(arguments.batch_size or defaults.batch_size, len(inputs.ids))
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         outputs = predict(
@@ -325,15 +325,21 @@ def run(arguments: argparse.Namespace) -> None:
         labels=inputs.labels,
         mean_network=outputs.mean_network,
         data=inputs.describe,
-        checkpoint={"folder": str(arguments.checkpoint)} | meta.model_dump(mode="json"),
+        checkpoint={"folder": _readable(arguments.checkpoint)} | meta.model_dump(mode="json"),
         run={"device": str(device), "batch_size": batch_size},
         environment=describe_environment(device),
         warnings=notes,
         nonfinite_inputs=outputs.nonfinite,
     )
-    page = write_report(evaluation, arguments.out, overwrite=arguments.overwrite)
+    try:
+        page = write_report(evaluation, arguments.out, overwrite=arguments.overwrite)
+    except OSError as error:
+        raise UsageError(
+            f"cannot write the report {arguments.out}: {error.strerror or error}. The old one, if "
+            "any, is kept; make room or choose another --out."
+        ) from error
     print(headline(arguments.out / "report.json"))
-    print(f"report {page}")
+    print(f"report {_readable(page)}")
 
 
 def headline(path: Path) -> str:

@@ -10,6 +10,7 @@ the configuration, the data or the checkpoint must be put right; the message say
 
 import argparse
 import logging
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -52,7 +53,7 @@ def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
 
 def train(config: Config, *, resume: bool, overwrite: bool) -> None:
     """Check everything that can be checked, then train, evaluate and say where the results are."""
-    run = RunFolder(Path(config.output_dir))
+    run = RunFolder(Path(os.path.expanduser(config.output_dir)))
     run.check(resume=resume, overwrite=overwrite)
     device = resolve_device(config.train.device)
     data = load_dataset(config.data)

@@ -158,6 +158,8 @@ DATA = [
     ("{name: mnsit}", "data.name: must be 'digits', 'mnist', "),
     ("{name: mnsit}", "did you mean mnist?"),
     ("{name: imagefolder}", "data: imagefolder needs image_size"),
+    ('{name: mnist, root: "a\\0b"}', "data.root: a path cannot hold a null byte; got 'a\\x00b'"),
+    ("{name: mnist, root: ''}", "data.root: "),
     ("{name: digits, image_size: 8}", "data: image_size is read by imagefolder only; digits has"),
     ("{name: digits, validation_fraction: 1}", "data.validation_fraction: must be less than 1"),
     (

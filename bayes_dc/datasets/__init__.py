@@ -2,7 +2,7 @@
 
 from bayes_dc.datasets.images import read_image
 from bayes_dc.datasets.load import load_dataset
-from bayes_dc.datasets.settings import DataConfig, DatasetName, Scaling, Settings
+from bayes_dc.datasets.settings import DataConfig, DatasetName, PathText, Scaling, Settings
 from bayes_dc.datasets.split import ArraySplit, DatasetBundle, DatasetError, Normalisation, Split
 
 __all__ = [
@@ -12,6 +12,7 @@ __all__ = [
     "DatasetError",
     "DatasetName",
     "Normalisation",
+    "PathText",
     "Scaling",
     "Settings",
     "Split",

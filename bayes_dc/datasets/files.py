@@ -7,10 +7,12 @@ import socket
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import NamedTuple
+from uuid import uuid4
 
 import numpy as np
-from torchvision.datasets.utils import check_integrity
+from torchvision.datasets.utils import check_integrity, extract_archive
 
 from bayes_dc.datasets.split import DatasetError
 
@@ -20,6 +22,11 @@ DOWNLOAD_TIMEOUT_SECONDS = 30.0
 _MISSING = """\
 {name}: missing {files} in {folder}. Copy the files there, or set data.download=true \
 (--set data.download=true) to fetch them, or point data.root at the folder that holds them.\
+"""
+
+_NO_ROOM = """\
+{name}: cannot unpack {path}: {why}. Copy the folder to a place with room where files may be \
+written, and point data.root there.\
 """
 
 _DAMAGED = """\
@@ -89,16 +96,41 @@ def unpack_idx(name: str, archives: Sequence[KnownFile]) -> None:
             )
         if not check_integrity(path, md5):
             raise DatasetError(_DAMAGED.format(name=name, path=path, why="wrong MD5 checksum"))
-        partial = raw.with_name(raw.name + ".partial")
+        # A name of its own: another run that starts now may unpack the same file.
+        partial = raw.with_name(f".{raw.name}.{uuid4().hex[:12]}.partial")
         try:
             with gzip.open(path) as source, partial.open("wb") as target:
                 shutil.copyfileobj(source, target)
             os.replace(partial, raw)
         except OSError as error:
-            raise DatasetError(
-                f"{name}: cannot unpack {path}: {error.strerror or error}. Copy the folder to a "
-                "place with room where files may be written, and point data.root there."
-            ) from error
+            partial.unlink(missing_ok=True)
+            why = error.strerror or error
+            raise DatasetError(_NO_ROOM.format(name=name, path=path, why=why)) from error
+
+
+def unpack_archive(name: str, archive: KnownFile, files: Sequence[Path]) -> None:
+    """Put files of an archive in place, each whole or not at all.
+
+    Args:
+        name: Data set, for the message.
+        archive: The archive, beside the folder that it holds.
+        files: Where its files must lie, under the folder of the archive.
+
+    Raises:
+        DatasetError: If the archive is absent or damaged, or its files cannot be written.
+    """
+    require(name, [archive])
+    base = archive.path.parent
+    try:
+        # A folder of its own: another run that starts now may unpack the same archive.
+        with TemporaryDirectory(prefix=".unpacking-", dir=base) as scratch:
+            extract_archive(archive.path, scratch)
+            for file in files:
+                file.parent.mkdir(exist_ok=True)
+                os.replace(Path(scratch) / file.relative_to(base), file)
+    except OSError as error:
+        why = error.strerror or error
+        raise DatasetError(_NO_ROOM.format(name=name, path=archive.path, why=why)) from error
 
 
 def _idx_is_whole(path: Path) -> bool:

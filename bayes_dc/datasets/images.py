@@ -165,7 +165,7 @@ def load(root: str, size: int, normalisation: Normalisation) -> tuple[FolderSpli
     Raises:
         DatasetError: If a folder is missing or empty, or the two splits name different classes.
     """
-    base = Path(root).expanduser()
+    base = Path(os.path.expanduser(root))  # an unknown ~name stays as it is
     names = {part: _class_folders(base / part) for part in ("train", "test")}
     if names["train"] != names["test"]:
         only = {
@@ -190,6 +190,11 @@ def _class_folders(folder: Path) -> tuple[str, ...]:
     names = tuple(
         sorted(f.name for f in folder.iterdir() if f.is_dir() and not f.name.startswith("."))
     )
+    for name in names:
+        if any("\ud800" <= c <= "\udfff" for c in name):  # how Python shows other bytes
+            raise DatasetError(
+                f"imagefolder: {folder}: the name of class folder {name!r} is not UTF-8. Rename it."
+            )
     if not names:
         raise DatasetError(
             f"imagefolder: {folder} holds no class folders: put images at {folder}/<class>/<file>."

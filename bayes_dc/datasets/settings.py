@@ -1,8 +1,8 @@
 """Settings of a data set, as they stand in section ``data`` of a configuration."""
 
-from typing import Literal
+from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
 DatasetName = Literal[
     "digits", "mnist", "fashion_mnist", "kmnist", "cifar10", "cifar100", "svhn", "imagefolder"
@@ -13,6 +13,16 @@ Scaling = Literal["standard", "unit"]
 """``"standard"`` subtracts the mean and divides by the deviation of the training set, per channel;
 ``"unit"`` maps 0 … 255 to 0 … 1, so that an empty (black) background stays exactly zero.
 """
+
+
+def _no_null_byte(path: str) -> str:
+    if "\0" in path:
+        raise ValueError(f"a path cannot hold a null byte; got {path!r}")
+    return path
+
+
+PathText = Annotated[str, Field(min_length=1), AfterValidator(_no_null_byte)]
+"""Path of a file or folder."""
 
 
 class Settings(BaseModel):
@@ -37,7 +47,7 @@ class DataConfig(Settings):
     """
 
     name: DatasetName
-    root: str = "data"
+    root: PathText = "data"
     download: bool = False
     validation_fraction: float = Field(default=0.0, ge=0, lt=1)
     validation_seed: int = Field(default=0, ge=0, lt=2**63)

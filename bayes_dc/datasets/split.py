@@ -5,6 +5,7 @@ x = (pixel / 255 − mean) / std        float32 [b, C, H, W], per channel
 
 from dataclasses import dataclass, field
 from functools import lru_cache
+from math import inf, isfinite
 from typing import Protocol
 
 import numpy as np
@@ -23,10 +24,21 @@ class Normalisation:
     Attributes:
         mean: Subtracted, on the scale 0 … 1.
         std: Divided by, on the scale 0 … 1, positive.
+
+    Raises:
+        ValueError: If the numbers of constants differ, or one cannot be used.
     """
 
     mean: tuple[float, ...]
     std: tuple[float, ...]
+
+    def __post_init__(self) -> None:
+        usable = all(isfinite(m) for m in self.mean) and all(0 < s < inf for s in self.std)
+        if not usable or len(self.mean) != len(self.std):
+            raise ValueError(
+                "mean and std must be one finite number per channel each, std above 0; got "
+                f"{list(self.mean)} and {list(self.std)}"
+            )
 
 
 class Split(Protocol):

@@ -5,6 +5,7 @@ for an unpacked idx file), archives copied by hand are unpacked without a networ
 looked for in its own folder only.
 """
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -14,9 +15,9 @@ import torch
 from torch import Tensor
 from torchvision import datasets as tv
 from torchvision.datasets.mnist import read_image_file, read_label_file
-from torchvision.datasets.utils import check_integrity, extract_archive
+from torchvision.datasets.utils import check_integrity
 
-from bayes_dc.datasets.files import KnownFile, downloading, require, unpack_idx
+from bayes_dc.datasets.files import KnownFile, downloading, require, unpack_archive, unpack_idx
 from bayes_dc.datasets.split import ArraySplit, DatasetError, Normalisation
 
 _DIGITS = tuple("0123456789")
@@ -59,7 +60,7 @@ def load(
         DatasetError: If a file is missing, damaged or of another data set.
     """
     family = FAMILIES[name]
-    base = Path(root).expanduser()
+    base = Path(os.path.expanduser(root))  # an unknown ~name stays as it is
     folder = base / family.folder
     try:
         family.ready(name, family.cls, base)
@@ -124,13 +125,7 @@ def _ready_cifar(name: str, cls: Any, base: Path) -> None:
     files = [KnownFile(folder / file, md5) for file, md5 in parts]
     archive = base / cls.filename
     if not all(check_integrity(path, md5) for path, md5 in files) and archive.is_file():
-        require(name, [KnownFile(archive, cls.tgz_md5)])
-        try:
-            extract_archive(archive, base)
-        except OSError as error:
-            raise DatasetError(
-                f"{name}: cannot unpack {archive}: {error.strerror or error}."
-            ) from error
+        unpack_archive(name, KnownFile(archive, cls.tgz_md5), [path for path, _ in files])
     require(name, files)
 
 

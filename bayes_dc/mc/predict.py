@@ -8,7 +8,7 @@ from typing import Any, get_args
 import torch
 from torch import Tensor, nn
 
-from bayes_dc.mc.fold import FoldedPasses
+from bayes_dc.mc.fold import FoldedPasses, PassesDoNotFit
 from bayes_dc.mc.guards import evaluation_mode, lock_of, refuse_batch_statistics
 from bayes_dc.mc.prediction import Prediction
 from bayes_dc.mc.statistics import PassStatistics
@@ -17,6 +17,8 @@ from bayes_dc.types import Link
 
 ROWS_PER_FORWARD = 1 << 15
 """Rows of one folded forward where ``chunk`` is not given."""
+ELEMENTS_PER_LAYER = 1 << 27
+"""Elements of a DropConnect layer's input and of its output in such a forward, tokens included."""
 
 _PASSES = "{name} must be an integer of at least 1; got {got!r}."
 _INPUT = "x must be a tensor with the inputs along its first dimension; got {got}."
@@ -31,9 +33,9 @@ Convert it (bayes_dc.convert(model, p=0.5)) and train or fine-tune it, or build 
 bayes_dc.DropConnectLinear.
 """
 _OUTPUT = """\
-The model must return one tensor [rows, classes] with a row for each input; for {rows} rows
-({passes} passes × {batch} inputs) it returned {got}. If the model mixes or counts rows by hand,
-pass chunk=1.
+The model must return one floating point tensor [rows, classes] with a row for each input; for
+{rows} rows ({passes} passes × {batch} inputs) it returned {got}. Wrap a model that returns more in
+a module that picks the class scores; if the model mixes or counts rows by hand, pass chunk=1.
 """
 _NOT_FOLDED = (
     "The model's output does not depend on any of its DropConnect layers ({names}): they are not "
@@ -86,8 +88,9 @@ def predict_with_uncertainty(
         seed: Unsigned 64-bit seed of the masks.
         sample_ids: int64 ``[B]``, identity of each input, e.g. its index in a data set; default
             0 … B − 1. Masks are keyed by it.
-        chunk: Passes per forward. None: as many as keep a forward within 32768 rows, fewer where
-            CUDA memory runs out. Changes neither masks nor the order of any sum.
+        chunk: Passes per forward. None: as many as keep a forward within 32768 rows and each
+            DropConnect layer's input and output within 2**27 elements, fewer where CUDA memory
+            runs out. Changes neither masks nor the order of any sum.
         return_samples: Also return the probabilities of every pass.
         link: ``"softmax"`` for a model that returns logits, ``"identity"`` for probabilities.
 
@@ -160,12 +163,13 @@ def _run(
     first = 0
     while first < T:
         passes = min(per_forward, T - first)
+        limit = ELEMENTS_PER_LAYER if chunk is None else None
         try:
-            probs, record = _forward(model, x, ids, first, passes, keys, link, record)
-        except torch.OutOfMemoryError:
+            probs, record = _forward(model, x, ids, first, passes, keys, link, record, limit)
+        except (torch.OutOfMemoryError, PassesDoNotFit) as error:
             if chunk is not None or passes == 1:
                 raise
-            per_forward = passes // 2
+            per_forward = error.fitting if isinstance(error, PassesDoNotFit) else passes // 2
             record = record if first else []  # that of a broken first forward is incomplete
             continue
         if statistics is None:
@@ -187,13 +191,14 @@ def _forward(
     keys: MaskKeys,
     link: Link,
     record: list[Any] | None,
+    max_elements: int | None,
 ) -> tuple[Tensor, list[Any] | None]:
     """Class probabilities [passes, B, C] of passes first … first + passes − 1, float64."""
     B = x.shape[0]
     rows = passes * B
     pass_ids = torch.arange(first, first + passes, dtype=torch.int64, device=x.device)
     keys.set(pass_ids=pass_ids, sample_ids=ids)
-    mode = FoldedPasses(B, passes, record)
+    mode = FoldedPasses(B, passes, record, max_elements)
     marked = mode.start(x)
     try:
         with mode:
@@ -205,8 +210,9 @@ def _forward(
     if isinstance(output, Tensor) and not mode.is_folded(output):
         raise ValueError(_NOT_FOLDED.format(names=", ".join(dropconnect_layers(model))))
     shape = list(output.shape) if isinstance(output, Tensor) else []
-    if len(shape) != 2 or shape[0] != rows or shape[1] == 0:
-        got = shape if isinstance(output, Tensor) else type(output).__name__
+    known = isinstance(output, Tensor) and output.is_floating_point()
+    if not known or len(shape) != 2 or shape[0] != rows or shape[1] == 0:
+        got = f"{shape} {output.dtype}" if isinstance(output, Tensor) else type(output).__name__
         raise ValueError(_OUTPUT.format(rows=rows, passes=passes, batch=B, got=got))
     values = output.double().reshape(passes, B, shape[1])
     return _apply_link(values, link), mode.record

@@ -28,7 +28,7 @@ class Prediction:
         mutual_information_corrected: The same with the jackknife's bias correction, ``[B]``, nats;
             may be slightly negative.
         variation_ratio: Share of passes that vote for another class than the most voted, ``[B]``,
-            0 … 1 − 1/C.
+            0 … 1 − 1/C; NaN where a pass gave NaN.
         mean_se: Standard error of ``mean``, ``[B, C]``.
         entropy_se: Jackknife standard error of ``entropy``, ``[B]``.
         mutual_information_se: Jackknife standard error of ``mutual_information``, ``[B]``.

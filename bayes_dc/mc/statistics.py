@@ -87,6 +87,8 @@ class PassStatistics:
             Busing, Meijer, van der Leeden 1999, *Delete-m jackknife for unequal m*.
         """
         T, J = self.passes, self.groups
+        ratio = 1.0 - _largest(self._votes) / T
+        unknown = self._mean.isnan().any(dim=-1)  # argmax votes for NaN, without meaning
         expected, total = self._expected.clone(), entropy(self._mean)
         information = (total - expected).clamp_min(0.0)
         variance = self._m2 / max(T - 1, 1)
@@ -109,7 +111,7 @@ class PassStatistics:
             expected_entropy=expected,
             mutual_information=information,
             mutual_information_corrected=corrected,
-            variation_ratio=1.0 - _largest(self._votes) / T,
+            variation_ratio=ratio.masked_fill(unknown, torch.nan),
             mean_se=(variance / T).sqrt(),
             entropy_se=entropy_se,
             mutual_information_se=information_se,

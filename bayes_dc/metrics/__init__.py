@@ -1,12 +1,30 @@
 """Metrics of class probabilities, each in its own words: definition, range, direction."""
 
+from bayes_dc.metrics.adaptive import adaptive_ece, debiased_squared_error
+from bayes_dc.metrics.bands import Band, reliability_band, risk_coverage_band
 from bayes_dc.metrics.bootstrap import (
     Interval,
     bootstrap_ece,
     bootstrap_interval,
     bootstrap_mean,
+    bootstrap_metric,
 )
-from bayes_dc.metrics.calibration import ReliabilityCurve, ece, reliability_curve
+from bayes_dc.metrics.calibration import (
+    ReliabilityCurve,
+    debiased_ece,
+    ece,
+    mce,
+    reliability_curve,
+)
+from bayes_dc.metrics.classwise import (
+    BrierDecomposition,
+    brier_decomposition,
+    brier_reliability,
+    brier_resolution,
+    brier_uncertainty,
+    classwise_ece,
+)
+from bayes_dc.metrics.ood import aupr_in, aupr_out, auroc, fpr_at_tpr, ood_scores
 from bayes_dc.metrics.scores import (
     accuracy,
     brier,
@@ -16,32 +34,79 @@ from bayes_dc.metrics.scores import (
     nll_from_logits,
     nll_per_sample,
 )
+from bayes_dc.metrics.selective import (
+    RiskCoverageCurve,
+    aurc,
+    coverage_at_risk,
+    excess_aurc,
+    risk_at_coverage,
+    risk_coverage_curve,
+)
+from bayes_dc.metrics.streaming import Streaming
 from bayes_dc.metrics.uncertainty import (
+    UncertaintySplit,
+    energy,
     entropy,
     entropy_from_logits,
     expected_entropy,
+    max_probability_score,
     mutual_information,
+    mutual_information_jackknife,
     predictive_entropy,
+    uncertainty_split,
+    variation_ratio,
 )
 
 __all__ = [
+    "Band",
+    "BrierDecomposition",
     "Interval",
     "ReliabilityCurve",
+    "RiskCoverageCurve",
+    "Streaming",
+    "UncertaintySplit",
     "accuracy",
+    "adaptive_ece",
+    "aupr_in",
+    "aupr_out",
+    "aurc",
+    "auroc",
     "bootstrap_ece",
     "bootstrap_interval",
     "bootstrap_mean",
+    "bootstrap_metric",
     "brier",
+    "brier_decomposition",
     "brier_per_sample",
+    "brier_reliability",
+    "brier_resolution",
+    "brier_uncertainty",
+    "classwise_ece",
     "correct",
+    "coverage_at_risk",
+    "debiased_ece",
+    "debiased_squared_error",
     "ece",
+    "energy",
     "entropy",
     "entropy_from_logits",
+    "excess_aurc",
     "expected_entropy",
+    "fpr_at_tpr",
+    "max_probability_score",
+    "mce",
     "mutual_information",
+    "mutual_information_jackknife",
     "nll",
     "nll_from_logits",
     "nll_per_sample",
+    "ood_scores",
     "predictive_entropy",
+    "reliability_band",
     "reliability_curve",
+    "risk_at_coverage",
+    "risk_coverage_band",
+    "risk_coverage_curve",
+    "uncertainty_split",
+    "variation_ratio",
 ]

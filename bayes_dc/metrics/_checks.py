@@ -1,5 +1,7 @@
 """What every metric asks of its arguments, and what it says when they are wrong."""
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
@@ -32,6 +34,26 @@ _LABELS_SHAPE = "labels must have shape [{rows}], one class for every row of pro
 _LABELS_RANGE = (
     "labels must lie in 0 … {last} because probs has {classes} columns; "
     "got {got} at index {index}. Check that the labels belong to this network."
+)
+_VECTOR = "{name} must be floating point of shape [n], one number per sample; got {got}."
+_NAN = (
+    "{name} holds {count} NaN, the first at index {first}; a NaN has no rank. "
+    "Find the inputs that cause them, or leave those rows out and say so."
+)
+_LOSS = "loss must be a bool or floating point tensor of shape [{n}] like uncertainty; got {got}."
+_STRATA = (
+    "no samples: {missing} is empty, so nothing can be told apart from {other}. "
+    "Pass the scores of both data sets."
+)
+_SHARE = "{name} must be a number above 0 and at most 1, such as 0.95; got {got!r}."
+_COVERAGES = (
+    "coverages must be a list of numbers above 0 and at most 1; got {got}. "
+    "Pass [k / 100 for k in range(1, 101)] for a curve."
+)
+_RISK = "risk must be a number of at least 0, the mean loss to stay under; got {got!r}."
+_MASS = (
+    "n_bins = {n_bins} bins of equal mass need at least {need} samples, two per bin; got {n}. "
+    "Pass {most}more samples."
 )
 _N_BINS = "n_bins must be a positive integer, the number of bins (not of edges); got {got!r}."
 
@@ -91,3 +113,74 @@ def check_n_bins(n_bins: object) -> int:
     if isinstance(n_bins, bool) or not isinstance(n_bins, int) or n_bins < 1:
         raise ValueError(_N_BINS.format(got=n_bins))
     return n_bins
+
+
+def check_scores(scores: Tensor, name: str, *, empty: bool = True) -> Tensor:
+    """Return ``scores`` ``[n]`` in float64 if they can be ranked; they may be infinite."""
+    if not isinstance(scores, Tensor):
+        raise TypeError(_TYPE.format(name=name, got=type(scores).__name__))
+    if scores.ndim != 1 or not scores.is_floating_point():
+        got = f"shape {list(scores.shape)}, dtype {scores.dtype}"
+        raise ValueError(_VECTOR.format(name=name, got=got))
+    if not empty and len(scores) == 0:
+        raise ValueError(_NO_SAMPLES.format(name=name, got=[0]))
+    wrong = scores.isnan()
+    if wrong.any():
+        first = int(wrong.nonzero()[0])
+        raise ValueError(_NAN.format(name=name, count=int(wrong.sum()), first=first))
+    return scores.double()
+
+
+def check_loss(loss: Tensor, uncertainty: Tensor) -> Tensor:
+    """Return ``loss`` ``[n]`` in float64 on the device of ``uncertainty``, or raise."""
+    if not isinstance(loss, Tensor):
+        raise TypeError(_TYPE.format(name="loss", got=type(loss).__name__))
+    known = loss.is_floating_point() or loss.dtype == torch.bool
+    if loss.shape != uncertainty.shape or not known:
+        got = f"shape {list(loss.shape)}, dtype {loss.dtype}"
+        raise ValueError(_LOSS.format(n=len(uncertainty), got=got))
+    wrong = ~loss.isfinite()
+    if wrong.any():
+        first = wrong.nonzero()[0].tolist()
+        raise ValueError(_NOT_FINITE.format(name="loss", count=int(wrong.sum()), first=first))
+    return loss.to(device=uncertainty.device, dtype=torch.float64)
+
+
+def check_strata(is_ood: Tensor) -> None:
+    """Raise if one of the two data sets is empty."""
+    for name, other, empty in (
+        ("scores_in", "scores_out", bool(is_ood.all())),
+        ("scores_out", "scores_in", not is_ood.any()),
+    ):
+        if empty:
+            raise ValueError(_STRATA.format(missing=name, other=other))
+
+
+def check_share(value: object, name: str) -> float:
+    """Return ``value`` if it is a number in (0, 1], or raise."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= 1:
+        raise ValueError(_SHARE.format(name=name, got=value))
+    return float(value)
+
+
+def check_coverages(values: Sequence[float]) -> list[float]:
+    """Return the shares if there are any and every one is a number in (0, 1], or raise."""
+    if isinstance(values, Tensor) or len(values) == 0:
+        got = type(values).__name__ if len(values) else "none"
+        raise ValueError(_COVERAGES.format(got=got))
+    return [check_share(value, "every one of coverages") for value in values]
+
+
+def check_risk(value: object) -> float:
+    """Return ``value`` if it is a number of at least 0, or raise."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not value >= 0:
+        raise ValueError(_RISK.format(got=value))
+    return float(value)
+
+
+def check_mass(n: int, n_bins: int) -> None:
+    """Raise unless every one of ``n_bins`` bins of equal mass gets two samples."""
+    if n < 2 * n_bins:
+        most = f"n_bins={n // 2} or fewer, or " if n > 1 else ""
+        text = _MASS.format(n_bins=n_bins, need=2 * n_bins, n=n, most=most)
+        raise ValueError(text)

@@ -2,20 +2,16 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TypeGuard
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from bayes_dc.metrics.calibration import bin_by_confidence
+from bayes_dc.metrics._kind import Kind, Rows
+from bayes_dc.metrics._resample import check_options, cut_of, draw, draw_metric
+from bayes_dc.metrics._table import check_scalar, kind_of
+from bayes_dc.metrics.calibration import ece
 
-# Drawn indices held at once; 32 MiB of int64.
-CHUNK_ELEMENTS = 1 << 22
-
-_LEVEL = "level must be a number strictly between 0 and 1, such as 0.95; got {got!r}."
-_RESAMPLES = "resamples must be an integer of at least 1, such as 1000; got {got!r}."
-_SEED = "seed must be an integer in 0 … 2**63 − 1; got {got!r}."
-_NO_SAMPLES = "no samples: the bootstrap needs n ≥ 1; got n = {got!r}."
 _VALUES = "values must be a tensor [n] without NaN, one number per sample; got {got}."
 _STATISTIC = (
     "statistic must turn indices of shape {indices} into one number per row without NaN; got {got}."
@@ -66,21 +62,79 @@ def bootstrap_interval(
     Raises:
         ValueError: If an argument is out of range or ``statistic`` returns NaN or another shape.
     """
-    _check_options(n, level, resamples, seed)
-    generator = torch.Generator().manual_seed(seed)
-    rows = max(1, CHUNK_ELEMENTS // n)
-    parts = []
-    for start in range(0, resamples, rows):
-        shape = (min(rows, resamples - start), n)
-        part = statistic(torch.randint(n, shape, generator=generator)).double().cpu()
-        if part.shape != shape[:1] or part.isnan().any():
-            got = "NaN" if part.shape == shape[:1] else f"shape {list(part.shape)}"
-            raise ValueError(_STATISTIC.format(indices=list(shape), got=got))
-        parts.append(part)
-    drawn = torch.cat(parts).sort().values
-    tail = (1.0 - level) / 2 * (resamples - 1)
-    cut = int(tail + 1e-9)  # (1 − 0.8) / 2 · 100 is 10, not 9.99…
-    return Interval(drawn[cut].item(), drawn[resamples - 1 - cut].item(), level, resamples)
+    check_options(n, level, resamples, seed)
+
+    def checked(index: Tensor) -> Tensor:
+        values = statistic(index).double().cpu()
+        if values.shape != index.shape[:1] or values.isnan().any():
+            got = "NaN" if values.shape == index.shape[:1] else f"shape {list(values.shape)}"
+            raise ValueError(_STATISTIC.format(indices=list(index.shape), got=got))
+        return values
+
+    return _interval(draw(checked, [n], resamples, seed), level)
+
+
+def bootstrap_metric(
+    metric: Callable[..., Tensor],
+    first: Tensor,
+    second: Tensor,
+    *,
+    level: float = 0.95,
+    resamples: int = 1000,
+    seed: int = 0,
+    **options: Any,
+) -> Interval:
+    """Percentile interval of any metric of this package that is one number.
+
+    Equal seeds and numbers of samples draw equal samples for all metrics but the OOD ones, which
+    resample ID and OOD inputs apart, each at its own size.
+
+    Calibration errors, ``excess_aurc`` and ``brier_reliability`` count the noise that resampling
+    adds, so their intervals lean upwards. That of ``mce`` is a rough guide only.
+
+    Args:
+        metric: A metric that takes two tensors, such as ``ece``, ``aurc`` or ``auroc``.
+        first: Its first argument, all samples.
+        second: Its second argument.
+        level: Confidence level, strictly between 0 and 1.
+        resamples: Number of resamples, at least 1.
+        seed: Seed of the resampling; 0 … 2**63 − 1.
+        **options: Options of the metric by keyword, such as ``n_bins=10``.
+
+    Returns:
+        The interval; equal arguments give equal bits.
+    """
+    kind = kind_of(metric, options)
+    check_scalar(metric)
+    rows = kind.rows(first, second)
+    return bootstrap_rows(kind, rows, options, level=level, resamples=resamples, seed=seed)
+
+
+def bootstrap_rows(
+    kind: Kind, rows: Rows, options: dict[str, Any], *, level: float, resamples: int, seed: int
+) -> Interval:
+    """Percentile interval of a metric from its per-sample tensors.
+
+    Args:
+        kind: How the metric is computed.
+        rows: Per-sample tensors ``[n, ...]``.
+        options: Options of the metric.
+        level: Confidence level, strictly between 0 and 1.
+        resamples: Number of resamples, at least 1.
+        seed: Seed of the resampling.
+
+    Returns:
+        The interval.
+    """
+    check_options(len(rows[0]), level, resamples, seed)
+    return _interval(draw_metric(kind, rows, options, resamples, seed), level)
+
+
+def _interval(values: Tensor, level: float) -> Interval:
+    """Outer order statistics of the drawn values [resamples]."""
+    values, last = values.sort().values, len(values) - 1
+    cut = int(cut_of(level, torch.tensor(len(values))))
+    return Interval(values[cut].item(), values[last - cut].item(), level, len(values))
 
 
 def bootstrap_mean(
@@ -139,29 +193,6 @@ def bootstrap_ece(
     Returns:
         The interval.
     """
-    binning = bin_by_confidence(probs, labels, n_bins)
-    bins, gap = binning.bins.cpu(), (binning.correct - binning.confidence).cpu()
-
-    def statistic(index: Tensor) -> Tensor:
-        sums = torch.zeros(len(index), n_bins, dtype=torch.float64)
-        sums.scatter_add_(1, bins[index], gap[index])
-        return sums.abs().sum(dim=1) / index.shape[1]
-
-    return bootstrap_interval(statistic, len(gap), level=level, resamples=resamples, seed=seed)
-
-
-def _check_options(n: object, level: object, resamples: object, seed: object) -> None:
-    """Raise if an option of the bootstrap is out of range."""
-    if not _is_int(n) or n < 1:
-        raise ValueError(_NO_SAMPLES.format(got=n))
-    if isinstance(level, bool) or not isinstance(level, int | float) or not 0 < level < 1:
-        raise ValueError(_LEVEL.format(got=level))
-    if not _is_int(resamples) or resamples < 1:
-        raise ValueError(_RESAMPLES.format(got=resamples))
-    if not _is_int(seed) or not 0 <= seed < 2**63:
-        raise ValueError(_SEED.format(got=seed))
-
-
-def _is_int(value: object) -> TypeGuard[int]:
-    """True for integers that are no bools."""
-    return isinstance(value, int) and not isinstance(value, bool)
+    return bootstrap_metric(
+        ece, probs, labels, level=level, resamples=resamples, seed=seed, n_bins=n_bins
+    )

@@ -59,7 +59,9 @@ def convert(
 
     Raises:
         ValueError: If nothing would be converted, or an option is out of range.
+        TypeError: If ``model`` is no module or ``p`` no number.
     """
+    dropconnect_layers(model)
     candidates = [(n, m) for n, m in model.named_modules() if isinstance(m, nn.Linear)]
     last = candidates[-1][0] if candidates and exclude_last else None
     chosen: list[tuple[str, nn.Linear]] = []
@@ -84,14 +86,18 @@ def convert(
 def restore(model: nn.Module) -> tuple[str, ...]:
     """Turn every ``DropConnectLinear`` of a model back into ``nn.Linear``, in place.
 
+    Subclasses of it, whose forward ``nn.Linear`` does not have, are left alone.
+
     Args:
         model: Model to change.
 
     Returns:
         Names of the layers changed back.
     """
-    layers = dropconnect_layers(model)
+    found = dropconnect_layers(model)
+    layers = {name: layer for name, layer in found.items() if type(layer) is DropConnectLinear}
     for layer in layers.values():
+        layer.drop_hook()
         for name in ("p", "scope", "scale", "sampler", "mask_layer", "masks"):
             del layer.__dict__[name]
         layer.__class__ = nn.Linear  # type: ignore[assignment]

@@ -1,6 +1,7 @@
 """Which masks the DropConnect layers of a model draw: layer numbers and mask coordinates."""
 
 import contextlib
+import operator
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -15,11 +16,13 @@ _DUPLICATE = (
     "same masks. This happens when numbered models are put together; give all layers new numbers "
     "with bayes_dc.nn.number_layers(model, renumber=True)."
 )
+_MODEL = "model must be a torch.nn.Module; got {got!r}."
 _ATTACHED = (
     "Layer {name!r} already draws its masks from other MaskKeys; detach those first (two runs on "
     "one model at the same time cannot share its layers)."
 )
 _SAMPLE_IDS = "sample_ids must be an int64 tensor [S], one id for each row of a pass; got {got}."
+_PASS_IDS = "pass_ids must be an integer or an int64 tensor [P]; got {got}."
 _UNSET = "MaskKeys.set(pass_ids=…, sample_ids=…) must be called before the model runs."
 
 
@@ -38,7 +41,12 @@ def dropconnect_layers(model: nn.Module) -> dict[str, DropConnectModule]:
 
     Returns:
         Name → layer, each layer once.
+
+    Raises:
+        TypeError: If ``model`` is no module.
     """
+    if not isinstance(model, nn.Module):
+        raise TypeError(_MODEL.format(got=model))
     return {name: m for name, m in model.named_modules() if isinstance(m, DropConnectModule)}
 
 
@@ -134,14 +142,14 @@ class MaskKeys:
         for name, layer in layers.items():
             words = layer_key(self.seed, numbers[name])
             key = torch.tensor(words, dtype=torch.int64, device=layer.weight.device)
-            layer.masks = LayerMasks(key, self)
+            layer.set_masks(LayerMasks(key, self))
         self._layers += layers.values()
 
     def detach(self) -> None:
         """Give the layers back: they draw fresh masks in training and none in evaluation."""
         for layer in self._layers:
             if isinstance(layer, DropConnectModule):  # not so after restore(model)
-                layer.masks = None
+                layer.set_masks(None)
         self._layers = []
 
     @contextlib.contextmanager
@@ -170,11 +178,33 @@ class MaskKeys:
             sample_ids: int64 ``[S]``, one for each row of a pass.
 
         Raises:
-            ValueError: If ``sample_ids`` is something else.
+            ValueError: If one of them is something else.
         """
-        if not isinstance(sample_ids, Tensor) or sample_ids.dtype != torch.int64:
-            got = getattr(sample_ids, "dtype", type(sample_ids).__name__)
-            raise ValueError(_SAMPLE_IDS.format(got=got))
+        if not _is_id_vector(sample_ids):
+            raise ValueError(_SAMPLE_IDS.format(got=_describe(sample_ids)))
         if not isinstance(pass_ids, Tensor):
-            pass_ids = torch.full((1,), pass_ids, dtype=torch.int64, device=sample_ids.device)
+            number = _integer(pass_ids)
+            pass_ids = torch.full((1,), number, dtype=torch.int64, device=sample_ids.device)
+        if not _is_id_vector(pass_ids):
+            raise ValueError(_PASS_IDS.format(got=_describe(pass_ids)))
         self._pass_ids, self._sample_ids = pass_ids, sample_ids
+
+
+def _is_id_vector(ids: object) -> bool:
+    """An int64 tensor of one dimension."""
+    return isinstance(ids, Tensor) and ids.dtype == torch.int64 and ids.ndim == 1
+
+
+def _integer(number: object) -> int:
+    """A pass number modulo 2**32, as masks take it."""
+    try:
+        return operator.index(number) % (1 << 32)  # type: ignore[arg-type]
+    except TypeError as error:
+        raise ValueError(_PASS_IDS.format(got=repr(number))) from error
+
+
+def _describe(value: object) -> str:
+    """What was given instead of ids."""
+    if isinstance(value, Tensor):
+        return f"{value.dtype} {list(value.shape)}"
+    return type(value).__name__

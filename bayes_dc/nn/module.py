@@ -38,6 +38,18 @@ def check_options(
     keep_digits(p)
 
 
+def call_forward(module: nn.Module, args: Any) -> None:
+    """A hook that does nothing but be there.
+
+    ``nn.TransformerEncoderLayer`` in inference reads the weights of its linear layers past their
+    ``forward``, unless one of them has a hook.
+
+    Args:
+        module: Not looked at.
+        args: Not looked at.
+    """
+
+
 class DropConnectModule(nn.Module):
     """Options and mask state of a DropConnect layer.
 
@@ -74,7 +86,24 @@ class DropConnectModule(nn.Module):
         self.p = float(p)
         self.scope, self.scale, self.sampler = scope, scale, sampler
         self.mask_layer = None
-        self.masks = None
+        self.set_masks(None)
+
+    def set_masks(self, masks: "LayerMasks | None") -> None:
+        """Set ``masks``, and see that ``forward`` is called where it is more than W x + b.
+
+        Args:
+            masks: Where to read masks from, or None.
+        """
+        self.masks = masks
+        self.drop_hook()
+        if masks is not None or self.scale == "none":
+            self.register_forward_pre_hook(call_forward)
+
+    def drop_hook(self) -> None:
+        """Take back the hook of ``set_masks``."""
+        hooks = self._forward_pre_hooks
+        for number in [number for number, hook in hooks.items() if hook is call_forward]:
+            del hooks[number]
 
     @property
     def p_effective(self) -> float:

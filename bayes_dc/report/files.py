@@ -23,6 +23,10 @@ _FOREIGN = (
     "Move that away or choose another output folder."
 )
 _IN_THE_WAY = "{path} is in the way of replacing {target}. Move it away and try again."
+_NOT_REPLACED = (
+    "{path} is the current folder or the root of the file system and is not replaced. "
+    "Choose another output folder."
+)
 _NOT_FOLDER = "{path} is a file, not a folder. Choose another output folder."
 
 
@@ -36,9 +40,13 @@ def check_target(target: Path, own_files: Collection[str], *, overwrite: bool) -
 
     Raises:
         ReportError: If ``target`` is a file, or is not empty and ``overwrite`` is False, or holds
-            anything that is not in ``own_files``.
+            anything that is not in ``own_files``, or is the current folder or the root of the file
+            system.
     """
-    _recover(target, own_files)
+    resolved = target.resolve()
+    if resolved in (resolved.parent, Path.cwd()):  # the current folder would be gone
+        raise ReportError(_NOT_REPLACED.format(path=target))
+    _recover(resolved, own_files)
     if not target.exists():
         return
     if not target.is_dir():

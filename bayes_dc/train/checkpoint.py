@@ -29,6 +29,8 @@ from bayes_dc.train.settings import ModelConfig
 MODEL_FILE = "model.safetensors"
 META_FILE = "meta.json"
 STATE_FILE = "train_state.pt"
+FILES = (MODEL_FILE, META_FILE, STATE_FILE)
+"""Every file that a checkpoint may consist of."""
 
 
 def save_checkpoint(

@@ -9,6 +9,7 @@
 import os
 import shutil
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 
 
@@ -24,8 +25,8 @@ def replace_folder(folder: Path, files: Mapping[str, bytes]) -> None:
     """
     tmp, old = _sibling(folder, "tmp"), _sibling(folder, "old")
     folder.parent.mkdir(parents=True, exist_ok=True)
-    shutil.rmtree(tmp, ignore_errors=True)
     try:
+        _remove(tmp)
         tmp.mkdir()
         for name, content in files.items():
             _write_durably(tmp / name, content)
@@ -34,11 +35,12 @@ def replace_folder(folder: Path, files: Mapping[str, bytes]) -> None:
         shutil.rmtree(tmp, ignore_errors=True)
         raise
     if folder.exists():
-        shutil.rmtree(old, ignore_errors=True)
+        _remove(old)
         os.rename(folder, old)
     os.rename(tmp, folder)
     _sync_folder(folder.parent)
-    shutil.rmtree(old, ignore_errors=True)
+    with suppress(OSError):  # somebody may be reading it; the next call tries again
+        _remove(old)
 
 
 def current_folder(folder: Path) -> Path | None:
@@ -63,9 +65,20 @@ def remove_folder(folder: Path) -> None:
     Args:
         folder: A folder written by ``replace_folder``; need not exist.
     """
-    for path in (_sibling(folder, "old"), _sibling(folder, "tmp"), folder):
-        if path.is_dir():
-            shutil.rmtree(path)
+    for path in (*siblings(folder), folder):
+        _remove(path)
+
+
+def siblings(folder: Path) -> tuple[Path, Path]:
+    """Return where an interrupted ``replace_folder`` may have left something.
+
+    Args:
+        folder: A folder written by ``replace_folder``.
+
+    Returns:
+        ``<folder>.old`` and ``<folder>.tmp``.
+    """
+    return _sibling(folder, "old"), _sibling(folder, "tmp")
 
 
 def replace_file(path: Path, content: bytes) -> None:
@@ -90,6 +103,14 @@ def replace_file(path: Path, content: bytes) -> None:
 
 def _sibling(path: Path, suffix: str) -> Path:
     return path.with_name(f"{path.name}.{suffix}")
+
+
+def _remove(path: Path) -> None:
+    """Remove a folder, or a link or file in its place; what a link points to stays."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
 
 
 def _write_durably(path: Path, content: bytes) -> None:

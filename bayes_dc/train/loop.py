@@ -33,8 +33,8 @@ def fit(
         meta: What the run is: configuration, seed, classes; epoch, step and metrics are filled in.
         config_text: Resolved configuration, for ``config.yaml``.
         resume: Go on from ``run.last`` if it is there.
-        overwrite: Start over in a folder that is in use. Nothing is removed before everything that
-            can be checked is.
+        overwrite: Start over in a folder that is in use. What is there is removed after the first
+            epoch of the new run: one that fails before costs nothing.
 
     Returns:
         The lines of ``metrics.jsonl``, one per epoch, resumed ones included.
@@ -42,27 +42,47 @@ def fit(
     Raises:
         TrainingError: If the folder is in use, the device is missing, the settings of a resumed run
             differ, or the loss stops being finite.
-        CheckpointError: If a checkpoint cannot be read or written.
+        CheckpointError: If a checkpoint or its metrics cannot be read or written.
 
     Determinism: on one CPU with one number of threads, weights and metrics repeat bit for bit, also
         across a resume.
     """
     run.check(resume=resume, overwrite=overwrite)
     trainer = Trainer(model, data, settings, meta.seed)
+    options = {"resume": resume, "overwrite": overwrite}
+    with run.locked():
+        run.check(**options)  # another run may just have ended
+        return _fit(trainer, settings, run, meta, config_text=config_text, **options)
+
+
+def _fit(
+    trainer: Trainer,
+    settings: TrainConfig,
+    run: RunFolder,
+    meta: CheckpointMeta,
+    *,
+    config_text: str,
+    resume: bool,
+    overwrite: bool,
+) -> list[dict[str, Any]]:
+    """Train in a folder that nobody else writes to."""
     history: list[dict[str, Any]] = []
     if resume and run.has_checkpoint():
         trainer.restore(run, meta)
-    run.start(config_text, overwrite=overwrite)
+    if not overwrite:
+        run.start(config_text, overwrite=False)
     if trainer.epoch > 0:
         history = run.keep_metrics(trainer.epoch)
         logger.info("resuming %s after epoch %d", run.last, trainer.epoch)
     elif resume:
         logger.info("nothing to resume in %s: starting from the beginning", run.path)
         run.keep_metrics(0)
-    progress = Progress(settings.epochs, len(data.train), trainer.epoch)
+    progress = Progress(settings.epochs, trainer.samples, trainer.epoch)
     try:
         while trainer.epoch < settings.epochs:
             row = trainer.run_epoch(progress)
+            if overwrite and not history:
+                run.start(config_text, overwrite=True)
             run.add_metrics(row)
             history.append(row)
             trainer.save(run, meta, row)

@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, ValidationError
+from pydantic import Field, ValidationError, model_validator
 
 from bayes_dc.datasets import Normalisation, Settings
 from bayes_dc.train.errors import CheckpointError
@@ -52,7 +52,7 @@ class CheckpointMeta(Settings):
     schema_version: Literal[1] = SCHEMA_VERSION
     package_version: str = __version__
     config: dict[str, Any]
-    seed: int
+    seed: int = Field(ge=0, lt=2**64)
     class_names: tuple[str, ...] = Field(min_length=1)
     input_shape: tuple[_Positive, _Positive, _Positive]
     normalisation: Normalisation
@@ -61,6 +61,15 @@ class CheckpointMeta(Settings):
     metrics: dict[str, float | int | None] = Field(default_factory=dict)
     layers: dict[str, LayerMeta] = Field(default_factory=dict)
     sha256: dict[str, str] = Field(default_factory=dict)
+
+    @model_validator(mode="after")
+    def _one_constant_per_channel(self) -> "CheckpointMeta":
+        if len(self.normalisation.mean) != self.input_shape[0]:
+            raise ValueError(
+                f"normalisation has constants for {len(self.normalisation.mean)} channels, "
+                f"input_shape {list(self.input_shape)} has {self.input_shape[0]}"
+            )
+        return self
 
 
 def read_meta(path: Path) -> CheckpointMeta:

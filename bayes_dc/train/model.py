@@ -25,12 +25,18 @@ def build_model(
         The network, float32 on the CPU, in training mode.
 
     Raises:
-        ValueError: If ``p`` is so near to 0 or 1 that no mask can have it, or ``exclude_last``
-            leaves no layer to convert.
+        ValueError: If the network is larger than memory, ``p`` is so near to 0 or 1 that no mask
+            can have it, or ``exclude_last`` leaves no layer to convert.
     """
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)
-        model = mlp(prod(input_shape), classes, settings.hidden)
+        try:
+            model = mlp(prod(input_shape), classes, settings.hidden)
+        except (RuntimeError, TypeError, MemoryError) as error:  # TypeError: 2**63 and more
+            raise ValueError(
+                f"a network of {prod(input_shape)} inputs and hidden layers "
+                f"{list(settings.hidden)} does not fit in memory. Make hidden or the images smaller"
+            ) from error
         if settings.p > 0:
             convert(
                 model,

@@ -8,13 +8,16 @@ config.yaml      resolved configuration
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bayes_dc.train.errors import TrainingError
-from bayes_dc.train.folder import current_folder, remove_folder, replace_file
+from bayes_dc.train.checkpoint import FILES
+from bayes_dc.train.errors import CheckpointError, TrainingError
+from bayes_dc.train.folder import current_folder, remove_folder, replace_file, siblings
+from bayes_dc.train.progress import logger
 
 MAY_CHANGE = (
     "output_dir",
@@ -70,7 +73,8 @@ class RunFolder:
             overwrite: The run starts over.
 
         Raises:
-            TrainingError: If the folder is a file, or is not empty and neither is asked for.
+            TrainingError: If the folder is a file, or is not empty and neither is asked for, or
+                holds other people's files where checkpoints go.
         """
         if self.path.exists() and not self.path.is_dir():
             raise TrainingError(f"output_dir {self.path} is a file: name a folder.")
@@ -80,20 +84,62 @@ class RunFolder:
                 "--overwrite to start over (its checkpoints and metrics are removed), or set "
                 "another output_dir."
             )
+        for place in (self.last, self.best):
+            for folder in (place, *siblings(place)):
+                found = _foreign(folder)
+                if found is not None:
+                    raise TrainingError(
+                        f"{folder} holds {found!r}, which is no part of a checkpoint, so it is not "
+                        "replaced. Move that away or set another output_dir."
+                    )
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Make the folder and keep other runs out of it.
+
+        Yields:
+            Nothing; the run goes on inside.
+
+        Raises:
+            TrainingError: If another run is writing to the folder.
+            CheckpointError: If it cannot be made.
+        """
+        with self._writing():
+            self.path.mkdir(parents=True, exist_ok=True)
+            handle = os.open(self.path, os.O_RDONLY)
+        try:
+            try:
+                import fcntl  # not on Windows
+
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)  # freed with the process
+            except BlockingIOError as error:
+                raise TrainingError(
+                    f"another run is writing to output_dir {self.path}: wait for it, stop it, or "
+                    "set another output_dir."
+                ) from error
+            except (ImportError, OSError):
+                logger.warning("%s cannot be locked: start no second run in it", self.path)
+            yield
+        finally:
+            os.close(handle)
 
     def start(self, config_text: str, *, overwrite: bool) -> None:
-        """Make the folder, remove what an overwritten run left, and write the configuration.
+        """Write the configuration and remove what an overwritten run left.
 
         Args:
             config_text: Resolved configuration, YAML.
             overwrite: Remove checkpoints and metrics; other files stay.
+
+        Raises:
+            CheckpointError: If the folder cannot be written.
         """
-        self.path.mkdir(parents=True, exist_ok=True)
-        if overwrite:
-            remove_folder(self.last)
-            remove_folder(self.best)
-            self.metrics.unlink(missing_ok=True)
-        replace_file(self.path / "config.yaml", config_text.encode())
+        with self._writing():
+            self.path.mkdir(parents=True, exist_ok=True)
+            replace_file(self.path / "config.yaml", config_text.encode())
+            if overwrite:
+                remove_folder(self.last)
+                remove_folder(self.best)
+                self.metrics.unlink(missing_ok=True)
 
     def keep_metrics(self, epochs: int) -> list[dict[str, Any]]:
         """Cut the metrics back to the first epochs, so that a resumed run repeats no line.
@@ -103,10 +149,13 @@ class RunFolder:
 
         Returns:
             The lines that stay. A half-written last line is cut off.
+
+        Raises:
+            CheckpointError: If the file cannot be written.
         """
         kept = []
-        text = self.metrics.read_text() if self.metrics.exists() else ""
-        for line in text.splitlines():
+        content = self.metrics.read_bytes() if self.metrics.exists() else b""
+        for line in content.splitlines():
             try:
                 row = json.loads(line)
                 if row["epoch"] > epochs:
@@ -114,7 +163,8 @@ class RunFolder:
             except (ValueError, TypeError, KeyError):
                 break
             kept.append(row)
-        replace_file(self.metrics, "".join(json.dumps(row) + "\n" for row in kept).encode())
+        with self._writing():
+            replace_file(self.metrics, "".join(json.dumps(row) + "\n" for row in kept).encode())
         return kept
 
     def add_metrics(self, row: Mapping[str, Any]) -> None:
@@ -122,11 +172,34 @@ class RunFolder:
 
         Args:
             row: Plain values.
+
+        Raises:
+            CheckpointError: If the file cannot be written.
         """
-        with self.metrics.open("a") as file:
+        with self._writing(), self.metrics.open("a") as file:
             file.write(json.dumps(row) + "\n")
             file.flush()
             os.fsync(file.fileno())
+
+    @contextmanager
+    def _writing(self) -> Iterator[None]:
+        """Say which folder could not be written, and what is left."""
+        try:
+            yield
+        except OSError as error:
+            raise CheckpointError(
+                f"cannot write to output_dir {self.path}: {error.strerror or error}. The last "
+                "checkpoint, if any, is kept; make room or set another output_dir."
+            ) from error
+
+
+def _foreign(folder: Path) -> str | None:
+    """Name of an entry that is no file of a checkpoint, if there is one; hidden ones are junk."""
+    if not folder.is_dir():
+        return None
+    entries = [e for e in folder.iterdir() if not e.name.startswith(".")]
+    names = sorted(e.name for e in entries if e.name not in FILES or not e.is_file())
+    return names[0] if names else None
 
 
 def check_same_run(old: Mapping[str, Any], new: Mapping[str, Any], folder: Path) -> None:

@@ -9,6 +9,7 @@ import warnings
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from math import isfinite
 from typing import Any
 
 import torch
@@ -19,14 +20,15 @@ from torch.optim import Optimizer
 from bayes_dc.datasets import DatasetBundle
 from bayes_dc.nn import MaskKeys
 from bayes_dc.train.checkpoint import (
+    STATE_FILE,
     load_checkpoint,
     load_train_state,
     load_weights,
     save_checkpoint,
 )
-from bayes_dc.train.errors import TrainingError
+from bayes_dc.train.errors import CheckpointError, TrainingError
 from bayes_dc.train.evaluate import evaluate
-from bayes_dc.train.meta import CheckpointMeta
+from bayes_dc.train.meta import CheckpointMeta, unreadable
 from bayes_dc.train.progress import LossWindow, Progress, StepLoss
 from bayes_dc.train.run import RunFolder, check_same_run
 from bayes_dc.train.schedule import batch_bounds, epoch_order, learning_rate, make_optimizer
@@ -71,6 +73,7 @@ class Trainer:
         device: Where it is trained.
         epoch: Epochs done.
         step: Steps done.
+        samples: Samples per epoch.
     """
 
     def __init__(
@@ -80,6 +83,7 @@ class Trainer:
         self.model = model.to(self.device)
         self.epoch = 0
         self.step = 0
+        self.samples = len(data.train)
         self._data = data
         self._settings = settings
         self._seed = seed
@@ -123,6 +127,9 @@ class Trainer:
         if self._data.validation is not None:
             size = self._settings.batch_size
             score = evaluate(self.model, self._data.validation, size, self.device)
+            if not isfinite(score.loss_nats):
+                what = f"the validation loss ({score.loss_nats})"
+                raise TrainingError(_not_finite(what, self.step, self.epoch, rate, self._settings))
             row |= {"validation_loss": score.loss_nats, "validation_accuracy": score.accuracy}
         return row | {"seconds": seconds, "samples_per_second": samples / seconds}
 
@@ -134,7 +141,7 @@ class Trainer:
         if self.device.type == "cuda":
             order = order.pin_memory()
         positions = torch.arange(max(stop - a for a, stop in self._bounds), device=self.device)
-        window = LossWindow(settings.log_every, self.device)
+        window = LossWindow(min(settings.log_every, len(self._bounds)), self.device)
         done: list[StepLoss] = []
         self.model.train()
         self.epoch += 1
@@ -226,6 +233,7 @@ class Trainer:
 
         Raises:
             TrainingError: If settings or classes differ from those of the checkpoint.
+            CheckpointError: If the checkpoint cannot be read or is no checkpoint of a run.
         """
         saved, weights = load_checkpoint(run.last)
         check_same_run(saved.config, meta.config, run.last)
@@ -238,9 +246,13 @@ class Trainer:
             )
         state = load_train_state(run.last)
         load_weights(self.model, weights, run.last / "model.safetensors")
-        self._optimizer.load_state_dict(state["optimizer"])
-        self._scaler.load_state_dict(state["scaler"])
-        self._best = _Best(state["best_loss"], state["best_epoch"])
+        try:
+            self._optimizer.load_state_dict(state["optimizer"])
+            self._scaler.load_state_dict(state["scaler"])
+            self._best = _Best(state["best_loss"], state["best_epoch"])
+        except (KeyError, TypeError, ValueError) as error:
+            why = f"it is not the state of this optimizer ({error!r})"
+            raise CheckpointError(unreadable(run.last / STATE_FILE, why)) from error
         self.epoch, self.step = saved.epoch, saved.step
 
 

@@ -1,5 +1,7 @@
 """Folders of images, and decoding one image."""
 
+import os
+
 import numpy as np
 import pytest
 import torch
@@ -87,6 +89,18 @@ def test_folder_without_classes_is_refused(tmp_path):
         (tmp_path / part).mkdir()
     with pytest.raises(DatasetError, match="train holds no class folders: put images at"):
         load(tmp_path)
+
+
+def test_class_names_that_cannot_be_written_down_are_refused(root):
+    for part in ("train", "test"):
+        paint(root / part / os.fsdecode(b"a\xff") / "0.png", RED)
+    with pytest.raises(DatasetError, match=r"class folder 'a.*' is not UTF-8\. Rename it"):
+        load(root)
+
+
+def test_unknown_home_folder_is_a_folder_that_is_missing():
+    with pytest.raises(DatasetError, match="missing folder ~nobody-of-this-name/train"):
+        load("~nobody-of-this-name")
 
 
 def test_classes_must_agree(root):

@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from math import inf
 
 import numpy as np
 import pytest
@@ -50,6 +51,14 @@ def test_batch_leaves_the_pixels_alone():
 def test_unit_scaling_keeps_black_at_exactly_zero():
     pixels = torch.tensor([0, 255], dtype=torch.uint8).reshape(1, 1, 1, 2)
     assert to_float(pixels, Normalisation((0.0,), (1.0,))).flatten().tolist() == [0.0, 1.0]
+
+
+@pytest.mark.parametrize(
+    ("mean", "std"), [((0.5,), (0.0,)), ((0.5,), (-1.0,)), ((0.5, 0.5), (1.0,)), ((inf,), (1.0,))]
+)
+def test_constants_that_cannot_be_used_are_refused(mean, std):
+    with pytest.raises(ValueError, match=r"mean and std must be one finite .* std above 0; got \["):
+        Normalisation(mean, std)
 
 
 def test_image_is_the_picture():

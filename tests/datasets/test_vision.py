@@ -128,8 +128,28 @@ def test_full_disk_while_unpacking(idx_set, monkeypatch):
     monkeypatch.setattr(files_module.shutil, "copyfileobj", full)
     with pytest.raises(DatasetError, match=r"cannot unpack .*No space left on device\. Copy the"):
         load(name, root)
-    assert not (folder / "train-images-idx3-ubyte").exists()
     monkeypatch.undo()
+    assert sorted(path.suffix for path in folder.iterdir()) == [".gz"] * 4
+
+
+def test_two_runs_may_unpack_at_the_same_time(idx_set, monkeypatch):
+    """A second run starts and ends while the first is in the middle of a file."""
+    name, root, folder, images = idx_set
+    real = shutil.copyfileobj
+    seen = []
+
+    def interrupted(source, target):
+        target.write(source.read(100))
+        if not seen:
+            seen.append(None)
+            seen[0] = load(name, root).train.images
+        real(source, target)
+
+    monkeypatch.setattr(files_module.shutil, "copyfileobj", interrupted)
+    first = load(name, root).train.images
+    assert np.array_equal(first[:, 0].numpy(), images[:8])
+    assert torch.equal(seen[0], first)
+    assert len(list(folder.iterdir())) == 8
 
 
 def test_images_and_labels_of_different_sets(idx_set):
@@ -277,6 +297,35 @@ def test_cut_cifar_archive_is_named(cifar):
     assert f"{archive} is damaged or was only partly downloaded" in str(caught.value)
 
 
+def test_full_disk_while_unpacking_cifar(cifar, monkeypatch):
+    name, root, archive, _ = cifar
+
+    def full(source, target):
+        (Path(target) / "half").write_bytes(b"half")
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(files_module, "extract_archive", full)
+    with pytest.raises(DatasetError, match=r"cannot unpack .*: No space left on device\. Copy the"):
+        load(name, root)
+    assert list(root.iterdir()) == [archive]
+
+
+def test_cifar_unpacks_beside_a_run_that_reads(cifar):
+    """Files that another run has open are replaced, never written over."""
+    name, root, _, pixels = cifar
+    load(name, root)
+    folder = root / CIFAR[name][0].base_folder
+    first, *_, last = pixels
+    with (folder / first).open("rb") as reading:
+        whole = (folder / first).read_bytes()
+        (folder / last).unlink()
+        before = (folder / first).stat().st_ino
+        load(name, root)
+        assert reading.read() == whole
+        assert (folder / first).stat().st_ino != before
+    assert not list(root.glob(".unpacking-*"))
+
+
 def test_changed_cifar_file_is_named(cifar):
     name, root, archive, pixels = cifar
     load(name, root)
@@ -320,6 +369,11 @@ def test_svhn_files_are_checked(svhn):
     path.unlink()
     with pytest.raises(DatasetError, match=r"svhn: missing test_32x32\.mat in "):
         load("svhn", root)
+
+
+def test_unknown_home_folder_is_a_folder_that_is_missing():
+    with pytest.raises(DatasetError, match=r"mnist: missing .* in ~nobody-of-this-name/MNIST/raw"):
+        load("mnist", "~nobody-of-this-name")
 
 
 @pytest.mark.skipif(not SHARED.is_dir(), reason=f"no real data at {SHARED}")

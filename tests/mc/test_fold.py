@@ -193,6 +193,17 @@ def test_tokens_in_the_first_dimension_are_refused_with_the_remedy(chunk):
     assert remedy in str(error.value)
 
 
+@pytest.mark.parametrize("chunk", [None, 1])
+@pytest.mark.parametrize("classes", [B, C])
+def test_prototypes_are_not_taken_for_inputs(classes, chunk, x):
+    """With as many classes as inputs their rows would pass for those of the batch."""
+    (layer,) = layers((K, 4))
+    model = Apply(lambda x, layer: x[:, :4] @ layer(model.prototypes).t(), layer)
+    model.prototypes = nn.Parameter(torch.ones(classes, K))
+    with pytest.raises(ValueError, match=rf"A tensor of {classes} rows met passes folded into"):
+        predict_with_uncertainty(model, x, T=T, chunk=chunk)
+
+
 @pytest.mark.parametrize(
     ("second", "expected"),
     [
@@ -225,6 +236,24 @@ def test_layers_that_are_not_called_are_named(x):
     message = r"does not depend on any of its DropConnect layers \(parts\.1\): they are not called"
     with pytest.raises(ValueError, match=message):
         predict_with_uncertainty(model, x, T=T)
+
+
+@pytest.mark.parametrize(("limit", "sizes"), [(B * 4 * 8 * 3, [3, 3, 1]), (1, [1] * 7)])
+def test_positions_count_for_the_size_of_a_forward(limit, sizes, x, monkeypatch):
+    """A layer on [B, L, K] makes L times as much of every row; T and B alone do not tell."""
+    monkeypatch.setattr(predict_module, "ELEMENTS_PER_LAYER", limit)
+    tokens = torch.stack([x, x.sin(), x.cos(), -x], dim=1)
+    first, second = layers((K, 8), (8, C))
+    parts = [nn.Tanh(), first, Apply(counted), Apply(lambda y: y.mean(dim=1)), second]
+    model = nn.Sequential(*parts)
+    want = by_hand(model, tokens)
+    calls.clear()
+    got = predict_with_uncertainty(model, tokens, T=T, return_samples=True)
+    assert calls == [B * size for size in sizes]
+    assert torch.equal(got.samples, want)
+    calls.clear()
+    predict_with_uncertainty(model, tokens, T=T, chunk=T)
+    assert calls == [B * T]
 
 
 class Memory(nn.Module):

@@ -88,6 +88,12 @@ def test_a_model_without_dropconnect(network, x):
     assert "bayes_dc.DropConnectLinear" in text
 
 
+@pytest.mark.parametrize("model", [None, nn.Linear, len], ids=["None", "class", "function"])
+def test_what_is_no_model(model, x):
+    text = refusal(TypeError, model, x, T=2)
+    assert text == f"model must be a torch.nn.Module; got {model!r}."
+
+
 class Output(nn.Module):
     """Hands on what ``change`` makes of the output."""
 
@@ -104,20 +110,24 @@ class Output(nn.Module):
     [
         (lambda y: (y, y), "tuple"),
         (lambda y: {"logits": y}, "dict"),
-        (lambda y: y.unsqueeze(1), "[10, 1, 3]"),
-        (lambda y: y[:, 0], "[10]"),
-        (lambda y: y[:4], "[4, 3]"),
-        (lambda y: y.mean(dim=0, keepdim=True), "[1, 3]"),
-        (lambda y: y[:, :0], "[10, 0]"),
+        (lambda y: y.unsqueeze(1), "[10, 1, 3] torch.float32"),
+        (lambda y: y[:, 0], "[10] torch.float32"),
+        (lambda y: y[:4], "[4, 3] torch.float32"),
+        (lambda y: y.mean(dim=0, keepdim=True), "[1, 3] torch.float32"),
+        (lambda y: y[:, :0], "[10, 0] torch.float32"),
+        (lambda y: y.long(), "[10, 3] torch.int64"),
+        (lambda y: y.to(torch.complex64), "[10, 3] torch.complex64"),
     ],
-    ids=["tuple", "dict", "3-d", "1-d", "rows", "mean", "no-class"],
+    ids=["tuple", "dict", "3-d", "1-d", "rows", "mean", "no-class", "votes", "complex"],
 )
 def test_output(change, got, model, x):
     text = refusal(ValueError, Output(model, change), x, T=2)
     assert text == (
-        "The model must return one tensor [rows, classes] with a row for each input; for 10 rows\n"
-        f"(2 passes × 5 inputs) it returned {got}. If the model mixes or counts rows by hand,\n"
-        "pass chunk=1.\n"
+        "The model must return one floating point tensor [rows, classes] with a row for each "
+        "input; for\n"
+        f"10 rows (2 passes × 5 inputs) it returned {got}. Wrap a model that returns more in\n"
+        "a module that picks the class scores; if the model mixes or counts rows by hand, pass "
+        "chunk=1.\n"
     )
 
 

@@ -204,6 +204,7 @@ def test_inputs_that_are_not_finite_are_said_and_hurt_no_other(bad, link):
         assert torch.equal(value[[0, 1, 3, 5]], tensors(want)[name][[0, 1, 3, 5]]), name
     assert got.mean[4].isnan().all()
     assert got.entropy[4].isnan()
+    assert got.variation_ratio[4].isnan()  # not 0, as if every pass agreed
 
 
 def test_passes_without_variance_are_said_with_the_layers():

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torchmetrics.functional.classification import multiclass_calibration_error
 
-from bayes_dc.metrics import ece, reliability_curve
+from bayes_dc.metrics import debiased_ece, ece, mce, reliability_curve
 
 # Means over bins of up to 10 float64 numbers; results are below 1.
 FEW_TERMS = 20 * 2.0**-53
@@ -63,6 +63,7 @@ def largest_gap(curve):
 def test_published_faults(confidence, right, n_bins, want, want_max):
     probs, labels = two_columns(confidence, right)
     assert ece(probs, labels, n_bins).item() == pytest.approx(want, abs=FEW_TERMS)
+    assert mce(probs, labels, n_bins).item() == pytest.approx(want_max, abs=FEW_TERMS)
     curve = reliability_curve(probs, labels, n_bins)
     assert largest_gap(curve) == pytest.approx(want_max, abs=FEW_TERMS)
 
@@ -82,16 +83,16 @@ def test_probabilities_of_exactly_zero_and_one():
 def test_a_saturated_network_that_is_right_scores_zero():
     labels = torch.tensor([0, 1, 2, 2, 1, 0])
     probs = torch.eye(3)[labels]
-    curve = reliability_curve(probs, labels, 15)
     assert ece(probs, labels, 15).item() == 0.0
-    assert largest_gap(curve) == 0.0
+    assert mce(probs, labels, 15).item() == 0.0
+    assert debiased_ece(probs, labels, 15).item() == 0.0
 
 
 def test_classes_may_be_absent_from_the_labels():
     probs = torch.tensor([[0.9, 0.06, 0.04], [0.8, 0.15, 0.05]], dtype=torch.float64)
     labels = torch.tensor([0, 0])
     assert ece(probs, labels, 10).item() == pytest.approx(0.15, abs=FEW_TERMS)
-    assert largest_gap(reliability_curve(probs, labels, 10)) == pytest.approx(0.2, abs=FEW_TERMS)
+    assert mce(probs, labels, 10).item() == pytest.approx(0.2, abs=FEW_TERMS)
 
 
 def test_empty_bins_are_nan_and_counted_zero():
@@ -116,14 +117,70 @@ def test_an_edge_belongs_to_the_bin_below_it():
     assert reliability_curve(probs, labels, 10).count.tolist() == [0, 0, 0, 0, 1, 0, 1, 1, 0, 0]
 
 
+@pytest.mark.parametrize(("measure", "norm"), [(ece, "l1"), (mce, "max")], ids=["ece", "mce"])
 @pytest.mark.parametrize("n_bins", [1, 7, 15])
-def test_ece_equals_torchmetrics(batch, n_bins):
+def test_equal_torchmetrics(batch, n_bins, measure, norm):
     """Away from edges and from confidence 1, where its last bin is another one."""
     probs, labels = batch(rows=300, classes=5, seed=3)
-    got = ece(probs.float(), labels, n_bins).item()
-    want = multiclass_calibration_error(probs.float(), labels, num_classes=5, n_bins=n_bins)
+    got = measure(probs.float(), labels, n_bins).item()
+    want = multiclass_calibration_error(probs.float(), labels, 5, n_bins=n_bins, norm=norm)
     # torchmetrics adds float32 bin means: 300 terms.
     assert got == pytest.approx(want.item(), abs=300 * 2.0**-24)
+
+
+def test_two_columns_mean_the_top_label_not_the_second_column():
+    """Bins of the second column would be [2, 3] samples with an error of 0.28 as well."""
+    p = torch.tensor([0.2, 0.2, 0.6, 0.7, 0.7], dtype=torch.float64)
+    probs, labels = torch.stack([1 - p, p], dim=1), torch.tensor([0, 0, 1, 1, 1])
+    curve = reliability_curve(probs, labels, 2)
+    assert curve.count.tolist() == [0, 5]
+    assert curve.edges.tolist() == [0.0, 0.5, 1.0]
+    assert ece(probs, labels, 2).item() == pytest.approx(0.28, abs=FEW_TERMS)
+
+
+def test_debiased_ece_equals_the_resampled_estimate(batch):
+    """The published code draws accuracies from a normal; the closed form is its mean."""
+    probs, labels = batch(rows=400, seed=2)
+    curve = reliability_curve(probs, labels, 10)
+    held = curve.count > 0
+    share = (curve.count[held] / 400.0).double().numpy()
+    accuracy, confidence = curve.accuracy[held].numpy(), curve.confidence[held].numpy()
+    sigma = np.sqrt(accuracy * (1 - accuracy) / curve.count[held].numpy())
+    draws = np.random.default_rng(0).normal(accuracy, sigma, size=(100_000, len(sigma)))
+    errors = np.abs(draws - confidence) @ share
+    want = 2 * (np.abs(accuracy - confidence) @ share) - errors.mean()
+    # four standard errors of the drawn mean; float32 shares add 2⁻²⁴
+    room = 4 * errors.std() / math.sqrt(100_000) + 2.0**-24
+    assert debiased_ece(probs, labels, 10).item() == pytest.approx(want, abs=room)
+
+
+def test_debiased_ece_takes_0_4_of_the_bias_on_a_calibrated_network():
+    generator = torch.Generator().manual_seed(0)
+    plain, debiased = [], []
+    for _ in range(200):
+        top = 0.5 + 0.5 * torch.rand(2000, generator=generator, dtype=torch.float64)
+        labels = (torch.rand(2000, generator=generator, dtype=torch.float64) >= top).long()
+        probs = torch.stack([top, 1 - top], dim=1)
+        plain.append(ece(probs, labels, 10).item())
+        debiased.append(debiased_ece(probs, labels, 10).item())
+    left = np.array(debiased) - (2 - math.sqrt(2)) * np.array(plain)
+    # The closed form holds for normal bins; 400 samples a bin leave about 1/400 of the error.
+    assert abs(left.mean()) < 4 * left.std() / math.sqrt(200) + np.mean(plain) / 400
+    assert np.mean(debiased) > 0
+
+
+def test_debiased_ece_by_hand():
+    """One bin, gap 0: what is subtracted is σ √(2/π) with σ = √(¼ / 4)."""
+    probs, labels = two_columns([0.5] * 4, [1, 0, 1, 0])
+    want = -0.25 * math.sqrt(2 / math.pi)
+    assert debiased_ece(probs, labels, 10).item() == pytest.approx(want, abs=FEW_TERMS)
+
+
+def test_fewer_bins_than_gaps_hide_them():
+    """Bin gaps of opposite sign cancel, so the number of bins is part of the number."""
+    probs, labels = two_columns([0.625] * 2 + [0.875] * 2, [1, 1, 1, 0])
+    assert ece(probs, labels, 1).item() == 0.0
+    assert ece(probs, labels, 4).item() == 0.375
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])

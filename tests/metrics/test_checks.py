@@ -1,10 +1,12 @@
 """Every refusal of bayes_dc.metrics, by its text."""
 
+import inspect
 import math
 
 import pytest
 import torch
 
+from bayes_dc import metrics as m
 from bayes_dc.metrics import (
     accuracy,
     bootstrap_interval,
@@ -19,7 +21,21 @@ from bayes_dc.metrics import (
     reliability_curve,
 )
 
-SCORES = [accuracy, nll, brier, ece, reliability_curve]
+BINNED = [
+    ece,
+    m.mce,
+    m.debiased_ece,
+    reliability_curve,
+    m.adaptive_ece,
+    m.debiased_squared_error,
+    m.classwise_ece,
+    m.brier_decomposition,
+    m.brier_reliability,
+    m.brier_resolution,
+]
+SCORES = [accuracy, nll, brier, m.brier_uncertainty, *BINNED]
+RANKED = [m.aurc, m.excess_aurc, m.risk_coverage_curve]
+OOD = [m.auroc, m.aupr_in, m.aupr_out, m.fpr_at_tpr]
 PROBS = torch.tensor([[0.75, 0.25], [0.5, 0.5]])
 LABELS = torch.tensor([0, 1])
 
@@ -71,7 +87,7 @@ def test_scores_refuse(score, probs, labels, kind, text):
         score(probs, labels)
 
 
-@pytest.mark.parametrize("measure", [ece, reliability_curve])
+@pytest.mark.parametrize("measure", BINNED)
 @pytest.mark.parametrize("n_bins", [0, -1, 2.5, True, None, "15"])
 def test_n_bins_must_be_a_positive_integer(measure, n_bins):
     with pytest.raises(ValueError, match=r"n_bins must be a positive integer, the number of bins"):
@@ -138,3 +154,108 @@ def test_the_bootstrap_refuses_values():
         bootstrap_interval(lambda i: torch.full((len(i),), math.nan), 3, resamples=7)
     with pytest.raises(ValueError, match=r"without NaN; got shape \[7, 3\]"):
         bootstrap_interval(lambda i: i.double(), 3, resamples=7)
+
+
+@pytest.mark.parametrize("measure", OOD)
+@pytest.mark.parametrize(
+    ("scores_in", "scores_out", "kind", "text"),
+    [
+        ([0.1], PROBS[0], TypeError, r"scores_in must be a torch.Tensor; got list. Wrap it"),
+        (PROBS, PROBS[0], ValueError, r"scores_in must be .* \[n\].*got shape \[2, 2\]"),
+        (PROBS[0], LABELS, ValueError, r"scores_out must be floating point .*dtype torch.int64"),
+        (
+            PROBS[0],
+            torch.tensor([1.0, math.nan, math.nan]),
+            ValueError,
+            r"scores_out holds 2 NaN, the first at index 1; a NaN has no rank",
+        ),
+        (PROBS[0] * math.nan, PROBS[0], ValueError, r"scores_in holds 2 NaN"),
+        (PROBS[0, :0], PROBS[0], ValueError, r"no samples: scores_in is empty, .* from scores_out"),
+        (PROBS[0], PROBS[0, :0], ValueError, r"no samples: scores_out is empty.* both data sets"),
+        (PROBS[0, :0], PROBS[0, :0], ValueError, r"no samples: scores_in is empty"),
+    ],
+)
+def test_ood_metrics_refuse(measure, scores_in, scores_out, kind, text):
+    with pytest.raises(kind, match=text):
+        measure(scores_in, scores_out)
+
+
+@pytest.mark.parametrize("measure", RANKED)
+@pytest.mark.parametrize(
+    ("uncertainty", "loss", "kind", "text"),
+    [
+        ([0.1], PROBS[0], TypeError, r"uncertainty must be a torch.Tensor; got list"),
+        (PROBS[0, :0], PROBS[0, :0], ValueError, r"no samples: uncertainty has shape \[0\]"),
+        (PROBS[0] * math.nan, PROBS[0], ValueError, r"uncertainty holds 2 NaN"),
+        (PROBS[0], [0.0, 1.0], TypeError, r"loss must be a torch.Tensor; got list"),
+        (PROBS[0], PROBS[0, :1], ValueError, r"loss must be .* \[2\] like uncertainty; got.*\[1\]"),
+        (PROBS[0], LABELS, ValueError, r"loss must be a bool or floating .*dtype torch.int64"),
+        (PROBS[0], PROBS[0] / 0, ValueError, r"loss holds 2 values that are NaN or infinite"),
+    ],
+)
+def test_selective_metrics_refuse(measure, uncertainty, loss, kind, text):
+    with pytest.raises(kind, match=text):
+        measure(uncertainty, loss)
+
+
+@pytest.mark.parametrize("value", [0, -0.5, 1.01, 95, math.nan, True, "1", None])
+def test_shares_must_lie_above_0_and_at_most_1(value):
+    with pytest.raises(ValueError, match=r"tpr must be a number above 0 and at most 1, such as"):
+        m.fpr_at_tpr(PROBS[0], PROBS[1], value)
+    with pytest.raises(ValueError, match=r"coverage must be a number above 0 and at most 1"):
+        m.risk_at_coverage(PROBS[0], PROBS[1], value)
+
+
+@pytest.mark.parametrize("value", [-0.1, math.nan, True, "1", None])
+def test_the_risk_must_be_a_number_of_at_least_0(value):
+    with pytest.raises(ValueError, match=r"risk must be a number of at least 0, the mean loss to"):
+        m.coverage_at_risk(PROBS[0], PROBS[1], value)
+
+
+def test_the_squared_error_needs_two_samples_per_bin():
+    text = r"n_bins = 2 bins of equal mass need at least 4 samples, two per bin; got 3"
+    with pytest.raises(ValueError, match=text + r"\. Pass n_bins=1 or fewer"):
+        m.debiased_squared_error(torch.eye(2)[[0, 1, 0]], torch.tensor([0, 1, 1]), 2)
+    with pytest.raises(
+        ValueError, match=r"need at least 30 samples, two per bin; got 1\. Pass more"
+    ):
+        m.debiased_squared_error(PROBS[:1], LABELS[:1])
+
+
+@pytest.mark.parametrize("value", [0, -1.0, math.inf, math.nan, True, "1"])
+def test_the_temperature_must_be_above_0(value):
+    with pytest.raises(ValueError, match=r"temperature must be a number above 0, such as 1.0; got"):
+        m.energy(PROBS, value)
+
+
+def test_energy_refuses_logits():
+    with pytest.raises(
+        ValueError, match=r"\[..., C\] without NaN; got shape \[2\], dtype torch.int"
+    ):
+        m.energy(LABELS)
+    for bad in (math.nan, math.inf):
+        with pytest.raises(ValueError, match=r"got a row without a finite softmax"):
+            m.energy(torch.tensor([bad, 0.0]))
+    with pytest.raises(ValueError, match=r"got a row without a finite softmax"):
+        m.energy(torch.tensor([-math.inf, -math.inf]))
+
+
+@pytest.mark.parametrize("measure", [m.mutual_information_jackknife, m.variation_ratio])
+def test_measures_of_passes_refuse_other_shapes(measure):
+    with pytest.raises(ValueError, match=r"samples must have shape \[T, B, C\]; got \[2, 2\]"):
+        measure(PROBS)
+
+
+def test_every_metric_says_its_range_and_direction():
+    for name in m.__all__:
+        one = getattr(m, name)
+        parameters = list(inspect.signature(one).parameters)[:2]
+        if parameters in (
+            ["probs", "labels"],
+            ["uncertainty", "loss"],
+            ["scores_in", "scores_out"],
+        ):
+            returns = inspect.getdoc(one).partition("Returns:")[2].partition("Source:")[0]
+            if "Float64 scalar" in returns:
+                assert "…" in returns, name
+                assert "better" in returns, name

@@ -14,7 +14,10 @@ from bayes_dc.metrics import (
     entropy_from_logits,
     expected_entropy,
     mutual_information,
+    mutual_information_jackknife,
     predictive_entropy,
+    uncertainty_split,
+    variation_ratio,
 )
 
 INF = math.inf
@@ -130,3 +133,99 @@ def test_the_split_adds_up(passes, rows, classes, seed):
     assert (total <= math.log(classes) + classes * 2.0**-50).all()
     # MI is cut at 0 where rounding left less: a difference of passes · classes roundings at most.
     assert torch.allclose(expected + mi, total, rtol=0, atol=passes * classes * 2.0**-50)
+
+
+@pytest.mark.parametrize("passes", [2, 3, 7, 20])
+def test_the_jackknife_equals_leaving_out_every_pass(passes):
+    samples = np.random.default_rng(0).dirichlet(np.full(4, 0.3), size=(passes, 6))
+
+    def plug_in(values):
+        return stats.entropy(values.mean(0), axis=-1) - stats.entropy(values, axis=-1).mean(0)
+
+    without = [plug_in(np.delete(samples, t, axis=0)) for t in range(passes)]
+    want = passes * plug_in(samples) - (passes - 1) * np.mean(without, axis=0)
+    got = mutual_information_jackknife(torch.from_numpy(samples)).numpy()
+    # T and T − 1 times entropies below log 4, each of about T · C roundings
+    room = 2 * passes * math.log(4) * passes * 4 * 2.0**-52
+    np.testing.assert_allclose(got, want, rtol=0, atol=room)
+
+
+@pytest.mark.parametrize(
+    "a",
+    [[1.0] * 10, [0.1] * 10, [50.0, 5.0] + [1.0] * 8],
+    ids=["flat", "spiky", "confident"],
+)
+def test_the_jackknife_is_within_2_percent_at_20_passes(a):
+    a = np.array(a)
+    mean, total = a / a.sum(), a.sum()
+    exact = stats.entropy(mean) - (
+        special.digamma(total + 1) - (mean * special.digamma(a + 1)).sum()
+    )
+    samples = torch.from_numpy(np.random.default_rng(0).dirichlet(a, size=(20, 20_000)))
+    corrected = mutual_information_jackknife(samples)
+    error = 4 * corrected.std().item() / math.sqrt(20_000)
+    assert error < 0.01 * exact
+    assert corrected.mean().item() == pytest.approx(exact, abs=0.01 * exact + error)
+    assert mutual_information(samples).mean().item() < 0.96 * exact
+
+
+def test_two_passes_double_the_mutual_information_to_first_order():
+    """At T = 2 the entropies of single passes are the expected entropy: the factor is exactly 2."""
+    samples = torch.randn(2, 30, 5, generator=torch.Generator().manual_seed(0)).softmax(-1)
+    got, plain = mutual_information_jackknife(samples), mutual_information(samples)
+    # six entropies below log 5 are added
+    assert torch.allclose(got, 2 * plain, rtol=0, atol=60 * 2.0**-52)
+
+
+def test_one_or_identical_passes_leave_nothing_to_correct():
+    probs = torch.tensor([[0.5, 0.25, 0.25], [1.0, 0.0, 0.0]])
+    assert mutual_information_jackknife(probs[None]).tolist() == [0.0, 0.0]
+    for passes in (2, 5, 8):
+        got = mutual_information_jackknife(probs.expand(passes, 2, 3))
+        # T entropies less T entropies
+        assert got.abs().max().item() <= passes * passes * 2.0**-50
+        assert got.isfinite().all()
+
+
+def test_the_split_names_the_parts():
+    samples = torch.randn(6, 20, 4, generator=torch.Generator().manual_seed(1)).mul(3).softmax(-1)
+    plain, better = uncertainty_split(samples), uncertainty_split(samples, corrected=True)
+    assert torch.equal(plain.total, predictive_entropy(samples))
+    assert torch.equal(plain.aleatoric, expected_entropy(samples))
+    assert torch.equal(plain.epistemic, mutual_information(samples))
+    assert torch.equal(better.aleatoric, plain.aleatoric)
+    assert torch.equal(better.epistemic, mutual_information_jackknife(samples))
+    assert torch.equal(better.total, better.aleatoric + better.epistemic)
+    assert (better.total > plain.total).all()
+
+
+def test_variation_ratio_counts_votes():
+    """[T, B, C]: votes (0, 0, 1, 2) leave half, (1, 1, 1, 1) none, a tie of two goes to half."""
+    votes = torch.tensor([[0, 1, 0], [0, 1, 1], [1, 1, 1], [2, 1, 0]])
+    samples = torch.eye(3)[votes]
+    assert variation_ratio(samples).tolist() == [0.5, 0.0, 0.5]
+    assert variation_ratio(samples[:1]).tolist() == [0.0] * 3
+    assert variation_ratio(torch.randn(5, 3, 4).softmax(-1)).shape == (3,)
+
+
+@pytest.mark.parametrize("passes", [1, 2, 7, 33])
+@pytest.mark.parametrize(
+    "measure",
+    [
+        predictive_entropy,
+        expected_entropy,
+        mutual_information,
+        mutual_information_jackknife,
+        variation_ratio,
+    ],
+    ids=lambda f: f.__name__,
+)
+def test_an_input_has_the_same_bits_in_every_batch(measure, passes):
+    for classes in (1, 2, 3, 8, 10, 33):
+        samples = torch.randn(
+            passes, 9, classes, generator=torch.Generator().manual_seed(classes)
+        ).softmax(-1)
+        whole = measure(samples)
+        for size in (1, 2, 4):
+            parts = [measure(part) for part in samples.split(size, dim=1)]
+            assert torch.equal(torch.cat(parts), whole)

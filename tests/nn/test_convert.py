@@ -9,7 +9,7 @@ from torch.nn.utils import parametrizations
 
 from bayes_dc import DropConnectLinear, convert, restore
 from bayes_dc.models import mlp
-from bayes_dc.nn import dropconnect_layers
+from bayes_dc.nn import MaskKeys, dropconnect_layers
 
 
 class Scaled(nn.Linear):
@@ -88,6 +88,49 @@ def test_restore_gives_back_the_model_to_the_bit():
     assert restore(model) == ()
     convert(model, p=0.1)  # and again
     assert model.first.p == 0.1
+
+
+class Tenfold(DropConnectLinear):
+    def forward(self, x):
+        return 10 * super().forward(x)
+
+
+def test_restore_leaves_subclasses_alone():
+    model, x = nn.Sequential(Tenfold(6, 3), DropConnectLinear(3, 2)).eval(), torch.randn(4, 6)
+    want = model(x)
+    assert restore(model) == ("1",)
+    assert torch.equal(model(x), want)
+
+
+@pytest.mark.parametrize("function", [convert, restore])
+def test_what_is_no_model_is_refused(function):
+    with pytest.raises(TypeError, match=r"model must be a torch\.nn\.Module; got \[1\]\."):
+        function([1])
+
+
+@pytest.mark.parametrize("scale", ["inverted", "none"])
+def test_the_fused_transformer_layer_does_not_read_past_a_layer(scale):
+    """Without gradients torch's encoder layer takes the weights, unless a layer has a hook."""
+    torch.manual_seed(0)
+    model = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True).eval()
+    x = torch.randn(3, 5, 8)
+    attributes = {name: len(m._forward_pre_hooks) for name, m in model.named_modules()}
+    convert(model, scale=scale)
+    keys = MaskKeys(0)
+    keys.set(pass_ids=0, sample_ids=torch.arange(3))
+
+    def assert_equal_without_gradients():
+        want = model(x)
+        with torch.no_grad():
+            # Fused sums round in another order.
+            torch.testing.assert_close(model(x), want, rtol=0, atol=64 * 2.0**-24)
+
+    assert_equal_without_gradients()
+    with keys.attached(model):
+        assert_equal_without_gradients()
+    assert_equal_without_gradients()
+    restore(model)
+    assert {name: len(m._forward_pre_hooks) for name, m in model.named_modules()} == attributes
 
 
 def test_hooks_and_optimizers_stay_valid():

@@ -203,13 +203,44 @@ def test_coordinates_must_be_set_first():
 
 
 @pytest.mark.parametrize(
-    ("ids", "got"), [([0, 1], "list"), (torch.ones(2), "float32"), (None, "NoneType")]
+    ("ids", "got"),
+    [
+        ([0, 1], "list"),
+        (torch.ones(2), "torch.float32 [2]"),
+        (torch.zeros(2, 1, dtype=torch.int64), "torch.int64 [2, 1]"),
+        (None, "NoneType"),
+    ],
 )
 def test_bad_sample_ids_are_refused(ids, got):
     message = r"sample_ids must be an int64 tensor \[S\], one id for each row of a pass; got"
     with pytest.raises(ValueError, match=message) as error:
         MaskKeys(0).set(pass_ids=0, sample_ids=ids)
     assert str(error.value).endswith(f"{got}.")
+
+
+@pytest.mark.parametrize(
+    ("ids", "got"),
+    [
+        (1.5, "1.5"),
+        ("3", "'3'"),
+        (None, "None"),
+        ([0], "[0]"),
+        (torch.tensor(2), "torch.int64 []"),
+        (torch.ones(2), "torch.float32 [2]"),
+    ],
+)
+def test_bad_pass_ids_are_refused(ids, got):
+    """1.5 would be pass 1 in silence."""
+    with pytest.raises(ValueError, match="pass_ids must be an integer or an int64 tensor") as error:
+        MaskKeys(0).set(pass_ids=ids, sample_ids=torch.arange(2))
+    assert str(error.value) == f"pass_ids must be an integer or an int64 tensor [P]; got {got}."
+
+
+@pytest.mark.parametrize("number", [3, 3 + 2**32, 3 + 2**64, 3 - 2**32])
+def test_pass_numbers_of_any_size(number):
+    keys = MaskKeys(0)
+    keys.set(pass_ids=number, sample_ids=torch.arange(2))
+    assert keys.pass_ids.tolist() == [3]
 
 
 @pytest.mark.parametrize("p", [None, 0.0])

@@ -2,6 +2,7 @@
 
 import errno
 import os
+from pathlib import Path
 
 import pytest
 
@@ -65,6 +66,15 @@ def test_a_file_is_refused(tmp_path):
     with pytest.raises(ReportError, match=r"out is a file, not a folder"):
         write(tmp_path / "out", overwrite=True)
     assert (tmp_path / "out").read_text() == "mine"
+
+
+def test_the_current_folder_and_the_root_are_not_replaced(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for target in (Path(), Path("."), tmp_path, Path("x/.."), Path("/")):
+        with pytest.raises(ReportError, match="is the current folder or the root of the file sys"):
+            write(target, overwrite=True)
+    write(Path("out"))
+    assert listing(tmp_path / "out") == {"a.txt": "new"}
 
 
 def test_a_link_to_a_folder_stays_a_link(tmp_path):

@@ -3,6 +3,8 @@
 import csv
 import json
 import math
+import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -98,6 +100,21 @@ def test_no_input_is_lost_or_counted_twice(predict, digits, batch_size):
     )
     want = m.accuracy(probabilities(folder), digits.test.labels[:5]).item()
     assert got["metrics"]["accuracy"]["monte_carlo"]["value"] == want
+
+
+def test_names_that_are_not_text_are_written_with_escapes(predict, checkpoint, tmp_path, capsys):
+    folder = tmp_path / os.fsdecode(b"run\xff")
+    shutil.copytree(checkpoint, folder)
+    code, out = predict("--limit", "3", folder=folder, out=os.fsdecode(b"out\xff"))
+    assert code == 0
+    assert read_json(out)["checkpoint"]["folder"] == f"{tmp_path}/run\\xff"
+    assert capsys.readouterr().out.splitlines()[1] == f"report {tmp_path}/out\\xff/report.html"
+
+
+def test_a_batch_may_be_larger_than_all_inputs(predict):
+    code, out = predict("--limit", "3", "--batch-size", str(2**70))
+    assert code == 0
+    assert read_json(out)["run"]["batch_size"] == 3
 
 
 def test_image_files_are_predicted_like_the_data_set(

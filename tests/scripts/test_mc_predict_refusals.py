@@ -66,8 +66,17 @@ def test_a_full_disk_leaves_the_old_report(predict, monkeypatch, capsys):
     code, _ = predict("--limit", "4", "--overwrite")
     monkeypatch.undo()
     assert code == 2
-    assert "error: [Errno 28] No space left on device" in capsys.readouterr().err
+    error = capsys.readouterr().err
+    assert f"error: cannot write the report {folder}: No space left on device" in error
     assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
+
+
+def test_the_current_folder_is_not_replaced(predict, tmp_path, monkeypatch, capsys):
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    assert predict("--limit", "3", out="here")[0] == 2
+    assert "here is the current folder or the root" in capsys.readouterr().err
+    assert not list((tmp_path / "here").iterdir())
 
 
 def test_a_missing_checkpoint_is_named(predict, tmp_path, capsys):

@@ -115,6 +115,20 @@ def test_folder_that_cannot_be_written(script, config, tmp_path, capsys):
     assert "Not a directory" in refusal(script, capsys, config, "--set", out)
 
 
+def test_home_folder(script, config, tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.chdir(tmp_path)
+    options = ["--set", "train.epochs=1", "--set", "output_dir=~/run"]
+    assert script.main([str(config), *options]) == 0
+    assert (tmp_path / "home" / "run" / "last" / "meta.json").is_file()
+    assert not (tmp_path / "~").exists()
+
+
+def test_network_larger_than_memory(script, config, capsys):
+    huge = ["--set", f"model.hidden=[{2**50}]"]
+    assert "error: model: a network of 64 inputs and" in refusal(script, capsys, config, *huge)
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

@@ -202,6 +202,13 @@ META = [
     ({"class_names": []}, "class_names: "),
     ({"input_shape": [1, 0, 3]}, "input_shape.1: Input should be greater than or equal to 1"),
     ({"seed": "1"}, "seed: Input should be a valid integer"),
+    ({"seed": -1}, "seed: Input should be greater than or equal to 0"),
+    ({"seed": 2**64}, "seed: Input should be less than 18446744073709551616"),
+    ({"normalisation": {"mean": [0.5], "std": [0.0]}}, "normalisation: Value error, mean and std"),
+    (
+        {"normalisation": {"mean": [0.5] * 3, "std": [1.0] * 3}},
+        ": Value error, normalisation has constants for 3 channels, input_shape [1, 3, 3] has 1",
+    ),
     ({"path": "/etc/passwd"}, "path: Extra inputs are not permitted"),
 ]
 

@@ -109,6 +109,23 @@ def test_full_disk_leaves_the_old_content(tmp_path, monkeypatch, call):
         assert content(folder) == NEW
 
 
+@pytest.mark.parametrize("place", ["folder", "folder.tmp", "folder.old"])
+def test_links_are_replaced_and_what_they_point_to_stays(tmp_path, place):
+    replace_folder(tmp_path / "elsewhere", OLD)
+    replace_folder(tmp_path / "folder", OLD)
+    if place == "folder":
+        shutil.rmtree(tmp_path / "folder")
+    (tmp_path / place).symlink_to("elsewhere")
+    for files in (NEW, OLD, NEW):
+        replace_folder(tmp_path / "folder", files)
+        assert content(tmp_path / "folder") == files
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["elsewhere", "folder"]
+    assert content(tmp_path / "elsewhere") == OLD
+    (tmp_path / "folder.old").symlink_to("elsewhere")
+    remove_folder(tmp_path / "folder")
+    assert [path.name for path in tmp_path.iterdir()] == ["elsewhere"]
+
+
 def test_remove_takes_the_siblings_along(tmp_path):
     for name in ("folder", "folder.old", "folder.tmp", "folder2"):
         (tmp_path / name).mkdir()

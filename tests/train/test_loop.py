@@ -1,5 +1,6 @@
 """The loop: what a step sees, what is written, what stops it, and that a resume changes nothing."""
 
+import dataclasses
 import io
 import json
 import logging
@@ -11,8 +12,16 @@ import pytest
 import torch
 from torch import nn
 
+from bayes_dc.datasets import DatasetError
 from bayes_dc.nn import MaskKeys
-from bayes_dc.train import TrainingError, evaluate, load_checkpoint, load_train_state
+from bayes_dc.train import (
+    CheckpointError,
+    TrainingError,
+    evaluate,
+    load_checkpoint,
+    load_train_state,
+    save_checkpoint,
+)
 from bayes_dc.train import trainer as trainer_module
 from bayes_dc.train.progress import Progress
 from bayes_dc.train.trainer import resolve_device
@@ -231,6 +240,67 @@ def test_overwriting_waits_until_the_new_run_can_start(make_run):
     with pytest.raises(TrainingError, match="fp16 needs a GPU"):
         make_run(amp="fp16", device="cpu").fit(overwrite=True)
     assert load_checkpoint(run.folder.last)[0].epoch == 1
+
+
+@pytest.mark.parametrize("why", ["unreadable input", "diverges"])
+def test_overwriting_waits_until_the_first_epoch_is_trained(make_run, why):
+    make_run(epochs=2).fit()
+    run = make_run(epochs=1, optimizer={"name": "sgd", "lr": 1e30} if why == "diverges" else {})
+    files = [path for path in run.folder.path.rglob("*") if path.is_file()]
+    before = {path: path.read_bytes() for path in files}
+    if why == "unreadable input":
+        run.data = dataclasses.replace(run.data, train=Unreadable(run.data.train))
+    with pytest.raises(ValueError, match=r"cannot read image|is not finite"):
+        run.fit(overwrite=True)
+    assert {path: path.read_bytes() for path in files} == before
+
+
+class Unreadable:
+    """A split whose last sample cannot be read."""
+
+    def __init__(self, split):
+        self.labels, self.class_names, self._split = split.labels, split.class_names, split
+
+    def __len__(self):
+        return len(self._split)
+
+    def batch(self, indices, device):
+        if len(self) - 1 in indices.tolist():
+            raise DatasetError("cannot read image")
+        return self._split.batch(indices, device)
+
+
+def test_a_second_run_in_the_same_folder_is_refused(make_run):
+    run = make_run(epochs=1)
+    with (
+        run.folder.locked(),
+        pytest.raises(TrainingError, match="another run is writing to output_dir"),
+    ):
+        make_run(epochs=1).fit()
+    assert [row["epoch"] for row in run.fit()] == [1]
+
+
+def test_validation_loss_that_is_not_finite_stops_the_run(make_run):
+    run = make_run(epochs=1, batch_size=23, optimizer={"name": "sgd", "lr": 1e25})
+    with pytest.raises(TrainingError, match=r"the validation loss \(nan\) is not finite at step 1"):
+        run.fit()
+    assert not run.folder.has_checkpoint()
+
+
+def test_looking_less_often_than_there_are_steps_costs_no_memory(make_run):
+    assert len(make_run(epochs=1, log_every=10**15).fit()) == 1
+
+
+@pytest.mark.parametrize("state", [{"a": 1}, {"optimizer": {"state": {}, "param_groups": []}}])
+def test_training_state_of_something_else(make_run, state):
+    run = make_run(epochs=1)
+    run.fit()
+    meta, _ = load_checkpoint(run.folder.last)
+    save_checkpoint(run.folder.last, run.model, meta, state)
+    with pytest.raises(
+        CheckpointError, match=r"train_state\.pt cannot be read: it is not the stat"
+    ):
+        make_run().fit(resume=True)
 
 
 def test_configuration_is_kept_beside_the_results(make_run):

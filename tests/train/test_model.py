@@ -28,6 +28,12 @@ def test_last_layer_can_stay_plain():
     assert kinds == [DropConnectLinear, DropConnectLinear, nn.Linear]
 
 
+@pytest.mark.parametrize("width", [2**50, 2**70])
+def test_network_that_is_larger_than_memory(width):
+    with pytest.raises(ValueError, match=rf"9 inputs and hidden layers \[{width}\] does not fit"):
+        build_model(ModelConfig(hidden=(width,)), SHAPE, 2)
+
+
 def test_p_zero_is_a_plain_network():
     assert {type(m) for m in layers(build_model(ModelConfig(p=0), SHAPE, 2))} == {nn.Linear}
 

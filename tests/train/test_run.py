@@ -1,10 +1,12 @@
 """The output folder: refused when in use, cut back on resume, cleared only of what is ours."""
 
+import errno
 import json
+import os
 
 import pytest
 
-from bayes_dc.train import RunFolder, TrainingError
+from bayes_dc.train import CheckpointError, RunFolder, TrainingError
 from bayes_dc.train.run import check_same_run
 
 
@@ -50,6 +52,67 @@ def test_overwriting_removes_our_files_only(tmp_path):
     assert (tmp_path / "config.yaml").read_text() == "a: 1\n"
 
 
+@pytest.mark.parametrize("place", ["best", "last", "last.old", "best.tmp"])
+@pytest.mark.parametrize("options", [{"resume": True}, {"overwrite": True}])
+def test_other_peoples_files_are_never_replaced(tmp_path, place, options):
+    (tmp_path / place / "photos").mkdir(parents=True)
+    options = {"resume": False, "overwrite": False} | options
+    with pytest.raises(TrainingError, match=rf"{place} holds 'photos', which is no part of a chec"):
+        RunFolder(tmp_path).check(**options)
+
+
+def test_files_that_systems_leave_behind_are_no_obstacle(tmp_path):
+    run = filled(tmp_path)
+    run.last.mkdir()
+    for name in (".DS_Store", "meta.json"):
+        (run.last / name).touch()
+    run.check(resume=True, overwrite=False)
+    run.start("a: 1\n", overwrite=True)
+    assert not run.last.exists()
+
+
+def test_two_runs_never_share_a_folder(tmp_path):
+    first, second = RunFolder(tmp_path / "run"), RunFolder(tmp_path / "run")
+    with first.locked():
+        with (
+            pytest.raises(TrainingError, match=r"another run is writing to output_dir .*run: wait"),
+            second.locked(),
+        ):
+            pytest.fail("the folder was given to a second run")
+        (tmp_path / "run" / "metrics.jsonl").touch()
+    with second.locked():
+        assert [path.name for path in (tmp_path / "run").iterdir()] == ["metrics.jsonl"]
+
+
+def test_folder_on_a_system_without_locks(tmp_path, monkeypatch, caplog):
+    def flock(handle, kind):
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr("fcntl.flock", flock)
+    with RunFolder(tmp_path).locked():
+        assert "cannot be locked: start no second run in it" in caplog.text
+
+
+def test_full_disk_is_named_with_the_folder(tmp_path, monkeypatch):
+    run = filled(tmp_path)
+
+    def full(handle):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    message = f"cannot write to output_dir {tmp_path}: No space left on device. The last checkpoint"
+    for action in (
+        lambda: run.add_metrics({"epoch": 4}),
+        lambda: run.keep_metrics(1),
+        lambda: run.start("a: 1\n", overwrite=True),
+    ):
+        with pytest.raises(CheckpointError) as caught:
+            action()
+        assert message in str(caught.value)
+    monkeypatch.undo()
+    assert run.keep_metrics(3) == rows(3)
+
+
 def test_starting_without_overwriting_removes_nothing(tmp_path):
     run = filled(tmp_path)
     run.last.mkdir()
@@ -67,10 +130,12 @@ def test_metrics_are_cut_back(tmp_path, epochs):
     assert lines == [*rows(min(epochs, 3)), {"epoch": 99}]
 
 
-@pytest.mark.parametrize("tail", ['{"epoch": 4, "lo', "null\n", "{}\n", "[]\n"])
+@pytest.mark.parametrize(
+    "tail", [b'{"epoch": 4, "lo', b"null\n", b"{}\n", b"[]\n", b"\xff\n", b"\0\n"]
+)
 def test_half_written_line_is_cut_off(tmp_path, tail):
     run = filled(tmp_path)
-    with run.metrics.open("a") as file:
+    with run.metrics.open("ab") as file:
         file.write(tail)
     assert run.keep_metrics(9) == rows(3)
 

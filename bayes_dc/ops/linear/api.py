@@ -12,6 +12,7 @@ from bayes_dc.rng import keep_digits, layer_key
 from bayes_dc.rng.spec import MAX_OUTPUTS
 from bayes_dc.types import MaskKey, MaskScale, MaskScope
 
+_TYPE = "{name} must be a torch.Tensor; got {got}. Wrap it: torch.as_tensor({name})."
 _X_DTYPE = "x must be a floating point tensor; got {got}. Convert it, e.g. x.float()."
 _WEIGHT = "weight must have shape [N, K]; got {got}."
 _FEATURES = "x must have {expected} features in its last dimension (weight is {weight}); got {got}."
@@ -81,11 +82,12 @@ def dropconnect_linear(
         scale: ``"inverted"`` or ``"none"``.
 
     Returns:
-        ``[P · S, …, N]``, or ``[N]`` for a ``[K]`` input, in the dtype of ``x`` (under autocast in
-        its dtype).
+        ``[P · S, …, N]``, or ``[N]`` for a ``[K]`` input in one pass, in the dtype of ``x`` (under
+        autocast in its dtype).
 
     Raises:
-        TypeError: If ``p`` is not a number, or ``x`` is not floating point.
+        TypeError: If ``p`` is not a number, a tensor is something else, or ``x`` is not floating
+            point.
         ValueError: If a shape, dtype, device or option does not fit.
 
     Determinism:
@@ -119,6 +121,7 @@ def dropconnect_linear(
             scale=scale,
         )
     digits = keep_digits(p)
+    _check_types(x=x, weight=weight, bias=bias)
     x, weight, bias = _autocast(x, weight, bias)
     _check_tensors(x, weight, bias)
     if scope not in get_args(MaskScope):
@@ -126,6 +129,7 @@ def dropconnect_linear(
     if scale not in get_args(MaskScale):
         raise ValueError(_SCALE.format(allowed=get_args(MaskScale), got=scale))
     layout = _layout(x, sample_ids, pass_ids, scope)
+    key = _key_tensor(key, x.device)
     if digits.bits == 0:
         y = F.linear(x, weight, bias)
         passes = layout.x.shape[0] if y.shape[:-1] != layout.out_shape else 1
@@ -134,7 +138,7 @@ def dropconnect_linear(
         layout.x,
         weight,
         bias,
-        _key_tensor(key, x.device),
+        key,
         layout.sample_ids,
         layout.pass_ids,
         digits.keep,
@@ -157,6 +161,13 @@ def _autocast(
         return t.to(dtype) if t.is_floating_point() and t.dtype != torch.float64 else t
 
     return cast(x), cast(weight), None if bias is None else cast(bias)
+
+
+def _check_types(**tensors: object) -> None:
+    """Refuse arrays and lists."""
+    for name, value in tensors.items():
+        if not isinstance(value, Tensor) and not (name == "bias" and value is None):
+            raise TypeError(_TYPE.format(name=name, got=type(value).__name__))
 
 
 def _check_tensors(x: Tensor, weight: Tensor, bias: Tensor | None) -> None:
@@ -211,7 +222,7 @@ def _layout(
     else:
         sample_ids = torch.zeros(1, dtype=torch.int64, device=device)
         x4 = x.reshape(passes, 1, S * L, K)
-    out_shape = (P * S, *inner) if lead else ()
+    out_shape = (P * S, *inner) if lead or P * S != 1 else ()
     return _Layout(x4.expand(P, *x4.shape[1:]), sample_ids, pass_ids, out_shape)
 
 

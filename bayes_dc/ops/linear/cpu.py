@@ -165,7 +165,12 @@ def _run(
         start = memory.ctypes.data
         kernel.run(start + -start % _ALIGNMENT, *arguments)
 
-    helpers = [_workers().submit(work) for _ in range(threads - 1)]
+    helpers = []
+    try:
+        for _ in range(threads - 1):
+            helpers.append(_workers().submit(work))  # noqa: PERF401, those before a failure count
+    except RuntimeError:  # no more threads: none left, or the interpreter is about to end
+        pass
     try:
         work()
     finally:

@@ -219,6 +219,27 @@ def test_a_forked_child_makes_its_own_pool(threads):
     assert os.waitpid(child, 0)[1] == 0
 
 
+@pytest.mark.parametrize("started", [0, 1])
+def test_without_more_threads_the_caller_does_the_work(started, threads, monkeypatch):
+    """At the end of the interpreter, or where the system has no thread to give."""
+    submitted = []
+
+    class Refusing(ThreadPoolExecutor):
+        def submit(self, *arguments):
+            if len(submitted) == started:
+                raise RuntimeError("can't start new thread")
+            submitted.append(arguments)
+            return super().submit(*arguments)
+
+    case = make_case(EDGES[2], 0.5, integers=True)
+    threads(4)
+    with Refusing(2) as pool:
+        monkeypatch.setattr(cpu, "_workers", lambda: pool)
+        out = case.run("cpu")["y"]
+    assert len(submitted) == started
+    assert_bitwise_equal(out, case.expected()["y"], "y")
+
+
 def test_an_error_in_a_helping_thread_is_raised(threads, monkeypatch):
     """Nobody waits for ever, and nothing is hidden."""
     threads(2)

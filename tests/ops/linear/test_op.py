@@ -191,6 +191,15 @@ def test_one_dimensional_and_empty_inputs(device):
     assert torch.equal(w.grad, torch.zeros_like(w))
 
 
+@pytest.mark.parametrize("p", [0.0, 0.5])
+def test_passes_of_a_one_dimensional_input(p):
+    x, w, b = inputs("cpu", torch.float32)
+    options = {"p": p, "key": KEY, "pass_ids": torch.arange(3), "sample_ids": torch.tensor([4])}
+    y = dropconnect_linear(x[0], w, b, **options)
+    assert y.shape == (3, len(w))
+    assert torch.equal(y, dropconnect_linear(x[:1], w, b, **options))
+
+
 def test_no_drop_is_f_linear():
     x, w, b = inputs("cpu", torch.float32)
     for scale in ("inverted", "none"):
@@ -220,6 +229,9 @@ IDS = torch.arange(4)
         (ValueError, "p must be a drop probability in [0, 1); got nan", {"p": float("nan")}),
         (TypeError, "p must be a real number in [0, 1)", {"p": "0.5"}),
         (TypeError, "p must be a real number in [0, 1)", {"p": True}),
+        (TypeError, "x must be a torch.Tensor; got ndarray. Wrap it", {"x": X.numpy()}),
+        (TypeError, "weight must be a torch.Tensor; got NoneType", {"weight": None}),
+        (TypeError, "bias must be a torch.Tensor; got list", {"bias": [0.0, 0.0]}),
         (TypeError, "x must be a floating point tensor; got torch.int64", {"x": X.long()}),
         (ValueError, "x must have 3 features in its last dimension", {"x": X[:, :2]}),
         (ValueError, "got a scalar", {"x": torch.tensor(1.0)}),
@@ -231,6 +243,7 @@ IDS = torch.arange(4)
         (ValueError, "scale must be one of ('inverted', 'none')", {"scale": "mean"}),
         (ValueError, "key must be a MaskKey(seed, layer) or an int64 tensor [2]", {"key": 3}),
         (ValueError, "key must be a MaskKey", {"key": torch.zeros(3, dtype=torch.int64)}),
+        (ValueError, "key must be a MaskKey(seed, layer)", {"key": 3, "p": 0.0}),
         (ValueError, "seed must be an integer in 0 … 2**64 − 1; got -1", {"key": MaskKey(-1)}),
         (ValueError, "seed must be an integer", {"key": MaskKey(2**64)}),
         (ValueError, "layer must be an integer", {"key": MaskKey(0, 2**32)}),

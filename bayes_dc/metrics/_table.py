@@ -1,0 +1,73 @@
+"""Which metrics can be streamed and bootstrapped, and how."""
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+from bayes_dc.metrics import adaptive, calibration, classwise, ood, scores, selective
+from bayes_dc.metrics._checks import check_n_bins, check_risk, check_share
+from bayes_dc.metrics._kind import Kind, mean_kind
+
+KINDS: dict[Callable[..., Any], Kind] = {
+    scores.accuracy: mean_kind(scores.correct),
+    scores.nll: mean_kind(scores.nll_per_sample),
+    scores.brier: mean_kind(scores.brier_per_sample),
+    calibration.ece: calibration.ECE,
+    calibration.mce: calibration.MCE,
+    calibration.debiased_ece: calibration.DEBIASED_ECE,
+    calibration.reliability_curve: calibration.RELIABILITY_CURVE,
+    adaptive.adaptive_ece: adaptive.ADAPTIVE_ECE,
+    adaptive.debiased_squared_error: adaptive.DEBIASED_SQUARED_ERROR,
+    classwise.classwise_ece: classwise.CLASSWISE_ECE,
+    classwise.brier_decomposition: classwise.BRIER_DECOMPOSITION,
+    classwise.brier_reliability: classwise.BRIER_RELIABILITY,
+    classwise.brier_resolution: classwise.BRIER_RESOLUTION,
+    classwise.brier_uncertainty: classwise.BRIER_UNCERTAINTY,
+    selective.risk_coverage_curve: selective.RISK_COVERAGE_CURVE,
+    selective.aurc: selective.AURC,
+    selective.excess_aurc: selective.EXCESS_AURC,
+    selective.coverage_at_risk: selective.COVERAGE_AT_RISK,
+    selective.risk_at_coverage: selective.RISK_AT_COVERAGE,
+    ood.auroc: ood.AUROC,
+    ood.aupr_out: ood.AUPR_OUT,
+    ood.aupr_in: ood.AUPR_IN,
+    ood.fpr_at_tpr: ood.FPR_AT_TPR,
+}
+
+_METRIC = "metric must be one of {known}; got {got}. For means of your own use bootstrap_mean."
+_OPTIONS = "{name} takes the options {known}; got {got}."
+_CURVE = "{name} is no single number, so it has no interval. Take it of {instead}."
+_INSTEAD = {
+    calibration.reliability_curve: "ece or mce, or reliability_band for a plot",
+    classwise.brier_decomposition: "brier_reliability, brier_resolution or brier_uncertainty",
+    selective.risk_coverage_curve: "aurc, or risk_coverage_band for a plot",
+}
+
+
+def kind_of(metric: Callable[..., Any], options: dict[str, Any]) -> Kind:
+    """Return how ``metric`` is computed, or raise if it or one of its options is not known."""
+    kind = KINDS.get(metric)
+    name = getattr(metric, "__name__", repr(metric))
+    if kind is None:
+        known = ", ".join(one.__name__ for one in KINDS)
+        raise ValueError(_METRIC.format(known=known, got=name))
+    parameters = list(inspect.signature(metric).parameters.values())[2:]
+    needed = {one.name for one in parameters if one.default is one.empty}
+    if not needed <= set(options) <= {one.name for one in parameters}:
+        known = ", ".join(one.name for one in parameters) or "none"
+        raise TypeError(_OPTIONS.format(name=name, known=known, got=sorted(options) or "none"))
+    for option, value in options.items():
+        if option == "n_bins":
+            check_n_bins(value)
+        elif option == "risk":
+            check_risk(value)
+        else:
+            check_share(value, option)
+    return kind
+
+
+def check_scalar(metric: Callable[..., Any]) -> None:
+    """Raise if ``metric`` is a curve."""
+    if KINDS[metric].curve:
+        text = _CURVE.format(name=metric.__name__, instead=_INSTEAD[metric])
+        raise ValueError(text)
