@@ -19,8 +19,8 @@ $(STAMP): pyproject.toml
 	touch $(STAMP)
 
 demo: $(STAMP)  ## train on the digits data set, predict with uncertainty, write the report
-	$(BIN)/python scripts/train.py configs/digits_mlp.yaml --overwrite
-	$(BIN)/python scripts/mc_predict.py --checkpoint checkpoints/digits_mlp --passes 100 --out results/digits_mlp --overwrite
+	$(BIN)/python scripts/train.py configs/digits_mlp.yaml --set output_dir=checkpoints/demo --overwrite
+	$(BIN)/python scripts/mc_predict.py --checkpoint checkpoints/demo --passes 100 --out results/demo --overwrite
 
 test: lint unit interpreter  ## everything CI runs
 
@@ -39,15 +39,15 @@ soak: $(STAMP)  ## longer statistical and fuzz runs
 	$(BIN)/python -m pytest -q -m "slow and not interpreter and not gpu"
 	TRITON_INTERPRET=1 $(BIN)/python -m pytest -q -m "interpreter and slow"
 
-bench: $(STAMP)  ## benchmarks for this machine's device
-	$(BIN)/python -m benchmarks.run
+bench: $(STAMP)  ## benchmarks for this machine's device, printed only
+	KINETO_LOG_LEVEL=99 $(BIN)/python -m benchmarks.run
 
 # On a GPU machine the installed torch is used: name another interpreter with GPU_PYTHON.
 GPU_PYTHON ?= python3
 GPU_JOBS ?= 8
 gpu-check:  ## GPU tests and benchmarks, one table
 	$(GPU_PYTHON) -m pytest -q -p no:benchmark -n $(GPU_JOBS) -m gpu
-	$(GPU_PYTHON) -m benchmarks.run
+	KINETO_LOG_LEVEL=99 $(GPU_PYTHON) -m benchmarks.run
 
 clean:  ## remove the virtual environment and every cache
 	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

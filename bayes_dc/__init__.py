@@ -12,10 +12,12 @@ from bayes_dc import datasets, metrics, models
 from bayes_dc.mc import Prediction, predict_with_uncertainty
 from bayes_dc.nn import DropConnectLinear, convert, restore
 from bayes_dc.ops import dropconnect_linear
+from bayes_dc.types import MaskKey
 from bayes_dc.types import __version__ as __version__
 
 __all__ = [
     "DropConnectLinear",
+    "MaskKey",
     "Prediction",
     "convert",
     "datasets",

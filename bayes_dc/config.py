@@ -246,11 +246,20 @@ def _shown(value: Any) -> str:
     return text if len(text) <= 80 else text[:77] + "..."
 
 
+def _reads_as_number(text: str) -> bool:
+    """Whether a text in quotes is a number."""
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
 def _hint(kind: str, got: Any, fault: ErrorDetails) -> str:
     """Return the likely remedy for a value of the wrong type."""
     if isinstance(got, str) and got.lower() == "none" and kind != "literal_error":
         return ": for no value write null, not None"
-    if isinstance(got, str) and kind in ("float_type", "int_type"):
+    if isinstance(got, str) and kind in ("float_type", "int_type") and _reads_as_number(got):
         return ": a number must stand without quotes"
     if isinstance(got, str) and kind == "bool_type":
         return ": write it without quotes"

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 import bayes_dc
-from bayes_dc.config import Config
+from bayes_dc.config import Config, load_config
 from bayes_dc.datasets import load_dataset
 from bayes_dc.metrics import accuracy, brier, ece, nll
 from bayes_dc.train import load_model
@@ -33,18 +33,28 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--jobs", type=int, default=6, help="trainings that run side by side")
     parser.add_argument("--out", type=Path, default=Path("checkpoints"))
-    parser.add_argument("--set", action="append", default=[], dest="overrides")
-    parser.add_argument("--evaluate-only", action="store_true")
+    parser.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        dest="overrides",
+        metavar="KEY=VALUE",
+        help="override a setting of every run",
+    )
+    parser.add_argument("--evaluate-only", action="store_true", help="the runs are there already")
     arguments = parser.parse_args()
     runs = [(name, seed) for name in CONFIGS for seed in arguments.seeds]
+    data = load_config(ROOT / f"configs/{CONFIGS[0]}.yaml", arguments.overrides).data
+    load_dataset(data)  # unpacks and checks the files once, before many processes want them
     if not arguments.evaluate_only:
         with ThreadPoolExecutor(arguments.jobs) as pool:
             started = [
                 pool.submit(train, name, seed, arguments.out, arguments.overrides)
                 for name, seed in runs
             ]
-            for run in started:
+            for (name, seed), run in zip(runs, started, strict=True):
                 run.result()
+                print(f"trained {name}, seed {seed}", file=sys.stderr)
     scores: dict[str, list[list[float]]] = {}
     for name, seed in runs:
         for row, values in evaluate(arguments.out / f"{name}_seed{seed}").items():
@@ -101,9 +111,9 @@ def score(probs: Tensor, labels: Tensor) -> list[float]:
 
 
 def spread(values: tuple[float, ...]) -> str:
-    """Mean ± standard deviation."""
-    deviation = statistics.stdev(values) if len(values) > 1 else 0.0
-    return f"{statistics.mean(values):.4f} ± {deviation:.4f}"
+    """Mean ± standard deviation, or the value of a single seed."""
+    mean = f"{statistics.mean(values):.4f}"
+    return f"{mean} ± {statistics.stdev(values):.4f}" if len(values) > 1 else mean
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 """Benchmarks of the DropConnect linear and of a whole prediction: ``python -m benchmarks.run``."""
 
 import argparse
+import sys
 from collections.abc import Callable, Iterator
 from itertools import pairwise
 from pathlib import Path
@@ -20,22 +21,26 @@ Calls = dict[tuple[str, str], Callable[[], object]]
 
 
 def main() -> None:
-    """Run what fits the device, print one table, add it to the CSV file."""
+    """Run what fits the device, print one table."""
     parser = argparse.ArgumentParser(description=__doc__)
     default = "cuda" if torch.cuda.is_available() else "cpu"
     parser.add_argument("--device", choices=["cpu", "cuda"], default=default)
-    parser.add_argument("--dry-run", action="store_true", help="print only, keep no CSV row")
+    parser.add_argument("--keep", action="store_true", help="add the rows to benchmarks/results")
     arguments = parser.parse_args()
     device = arguments.device
     shapes = yaml.safe_load(Path(__file__).with_name("shapes.yaml").read_text(encoding="utf-8"))
     where = harness.environment(device)
     check_masks(device)
-    rows = [row for shape in shapes[device] for row in linear_rows(shape, device, where)]
+    rows: list[Row] = []
+    for shape in shapes[device]:
+        print(f"measuring {shape['M']}×{shape['N']}×{shape['K']} …", file=sys.stderr)
+        rows += linear_rows(shape, device, where)
     rows += prediction_rows(device, where)
     print(" · ".join(where.values()))
     print(harness.table(rows))
     print_ratios(rows)
-    if not arguments.dry_run:
+    print("limit: see benchmarks/harness.py; MiB: highest allocation beyond the inputs")
+    if arguments.keep:
         print("added to", harness.append(rows, device).name)
 
 
@@ -51,7 +56,7 @@ def check_masks(device: str) -> None:
         samples = torch.arange(70).numpy()
         found = masks(layer_key(3, 0), samples, 0 * samples, 97, 133, digits)
         mask = torch.from_numpy(found).float()
-        moved = [t.to(device).requires_grad_() for t in (x, w)]
+        moved = [t.to(device, copy=True).requires_grad_() for t in (x, w)]
         key = bayes_dc.types.MaskKey(3)
         y = bayes_dc.dropconnect_linear(*moved, p=p, key=key, scale="none")
         dx, dw = torch.autograd.grad(y, moved, gy.to(device))
@@ -79,7 +84,7 @@ def linear_rows(shape: dict[str, Any], device: str, where: dict[str, str]) -> It
     for op, call in dense.items():
         times = harness.measure(call, device)
         limit = work / (1e-3 * harness.quantile(times, 0.5))
-        limits[op] = harness.limit_madds(device) if device == "cuda" else limit
+        limits[op] = harness.limit_madds() if device == "cuda" else limit
         yield _row(op, "dense, no mask", shape, 0.0, times, limits[op], call, device, where)
     for p in shape["p"]:
         for (op, name), call in bayes_dc_calls(x, w, gy, p).items():
@@ -140,7 +145,7 @@ def prediction_rows(device: str, where: dict[str, str]) -> Iterator[Row]:
 
         times = harness.measure(call, device)
         shape = {"M": 100 * B, "N": 1, "K": work}
-        limit = harness.limit_madds(device) if device == "cuda" else float("nan")
+        limit = harness.limit_madds() if device == "cuda" else float("nan")
         yield _row("predict", "bayes_dc MLP", shape, 0.5, times, limit, call, device, where)
 
 

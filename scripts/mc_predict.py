@@ -155,8 +155,8 @@ def load_split(arguments: argparse.Namespace, meta: CheckpointMeta) -> Inputs:
     split = splits[arguments.split]
     if split is None:
         raise UsageError(
-            f"--split validation: {name} has no validation split because validation_fraction is 0 "
-            "in the configuration of the checkpoint. Use --split test."
+            f"--split validation: {name} has no validation split (validation_fraction is 0 in the "
+            "configuration of the checkpoint, or --data names another set). Use --split test."
         )
     count = min(len(split), arguments.limit or len(split))
     same_classes = bundle.class_names == meta.class_names

@@ -117,7 +117,7 @@ VALUES = [
         "train: {grad_clip: None}",
         "train.grad_clip: must be a number; got 'None': for no value write null, not None",
     ),
-    (f"seed: {'x' * 1000}", f"seed: must be a whole number; got '{'x' * 76}...: a number"),
+    (f"seed: {'x' * 1000}", f"seed: must be a whole number; got '{'x' * 76}..."),
     ("seed: 010", "seed: must be a whole number; got '010'"),
     ("seed: -1", "seed: must be greater than or equal to 0; got -1"),
     ("seed: 18446744073709551616", "seed: must be less than 18446744073709551616"),

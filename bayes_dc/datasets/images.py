@@ -49,6 +49,10 @@ def read_image(path: str | Path, channels: int, height: int, width: int) -> np.n
             if upright.size != (width, height):
                 upright = upright.resize((width, height), Image.Resampling.BILINEAR)
             return np.asarray(upright).reshape(height, width, channels)
+    except (FileNotFoundError, IsADirectoryError, PermissionError) as error:
+        raise DatasetError(
+            f"cannot read image {path}: {error.strerror}. Name a readable image file."
+        ) from error
     except Exception as error:  # Pillow's decoders raise whatever their format meets
         raise DatasetError(
             f"cannot read image {path}: {error}. Replace it by a whole 8-bit image (PNG, JPEG, …) "

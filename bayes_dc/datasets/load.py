@@ -88,7 +88,8 @@ def _constants(
         )
     if len(wanted.mean) != channels or len(wanted.std) != channels:
         raise DatasetError(
-            f"{settings.name} has {channels} channels; got normalisation constants for "
-            f"{len(wanted.mean)}: the network was trained on images of another kind."
+            f"{settings.name} has images of {channels} channel(s); the network was trained on "
+            f"images of {len(wanted.mean)}. Use a data set of that kind, or pass the files with "
+            "--images."
         )
     return wanted

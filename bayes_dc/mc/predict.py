@@ -54,8 +54,8 @@ _NOT_FINITE = (
     "are what the model makes of them."
 )
 _NOTE = """\
-(raised while {passes} passes were folded into one forward of {rows} rows; if the model fixes its
-batch size by hand, pass chunk=1)"""
+(raised while {passes} passes were folded into one forward of {rows} rows; if it does not happen
+with model.eval()(x), the model fixes its batch size by hand: pass chunk=1)"""
 
 
 def predict_with_uncertainty(

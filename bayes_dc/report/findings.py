@@ -68,12 +68,12 @@ def _monte_carlo(difference: Estimate, passes: int) -> str:
     span = f"95 % interval {number(low)} to {number(high)} nats"
     if high < 0:
         return (
-            f"{passes} passes give better probabilities than the mean-weight network: NLL changes "
-            f"by {number(difference.value)} ({span})."
+            f"{passes} passes give better probabilities than the mean-weight network: NLL falls "
+            f"by {number(-difference.value)} ({span} for the change)."
         )
     if low > 0:
         return (
-            f"{passes} passes give worse probabilities than the mean-weight network: NLL changes "
+            f"{passes} passes give worse probabilities than the mean-weight network: NLL rises "
             f"by {number(difference.value)} ({span}). Longer training or a smaller p may close "
             "the gap; the ranking by uncertainty can still be used."
         )
@@ -87,7 +87,7 @@ def _review(row: ReviewRow) -> str:
     """What a person's time would buy."""
     return (
         f"Checking the {row.reviewed} most uncertain inputs ({share(row.share, 0)}) by hand finds "
-        f"{row.mistakes_found} of {row.mistakes} mistakes; the rest is then right for "
+        f"{row.mistakes_found} of {row.mistakes} mistakes; the predictions left are right for "
         f"{share(row.accuracy_of_rest)}."
     )
 
@@ -96,6 +96,7 @@ def _split(by_key: dict[str, MetricRow]) -> str:
     """Where the uncertainty comes from."""
     own = by_key["mutual_information"].monte_carlo.value / by_key["entropy"].monte_carlo.value
     return (
-        f"{share(own, 0)} of the uncertainty is the network's own (mutual information), which more "
-        "training data of the right kind can reduce; the rest lies in the inputs."
+        f"{share(own, 0)} of the uncertainty is attributed to the network's weights (mutual "
+        "information), which more training data of the right kind can reduce; the rest to the "
+        "inputs themselves."
     )

@@ -10,7 +10,7 @@ GRID = 16
 LIST = 12
 
 NO_NUMBER = "No finite prediction"
-CONFIDENT_MISTAKES = "Mistakes, the surest first"
+CONFIDENT_MISTAKES = "Mistakes, most confident first"
 DISAGREEMENT = "The passes disagree most"
 
 
@@ -93,7 +93,7 @@ def look_first(evaluation: Evaluation, count: int = LIST) -> list[LookFirst]:
             "Highest mutual information: the network does not know inputs like these. Do they "
             "belong to the task at all? If so, label more of their kind and train on them."
         )
-        groups.append(LookFirst(DISAGREEMENT, advice, len(ranked), ranked[:count]))
+        groups.append(LookFirst(DISAGREEMENT, advice, len(ranked[:count]), ranked[:count]))
     return groups
 
 

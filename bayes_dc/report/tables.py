@@ -139,7 +139,7 @@ _LABELLED = (
         "overconfidence",
         "Overconfidence",
         "Mean confidence in the predicted class less accuracy. Above 0 the network claims more "
-        "than it keeps, below 0 less.",
+        "than it delivers, below 0 less.",
         "−1 … 1",
         "zero",
         "share",

@@ -15,7 +15,6 @@ MAX_BITS = 16
 WORD_BITS = 32
 WORDS_PER_CALL = 4
 MAX_OUTPUTS = 2**29
-MAX_INPUTS = 2**32
 
 KNOWN_ANSWERS: tuple[tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]], ...] = (
     ((0, 0), (0, 0, 0, 0), (0x6627E8D5, 0xE169C58D, 0xBC57AC4C, 0x9B00DBD8)),

@@ -136,7 +136,8 @@ def test_constants_of_a_checkpoint_replace_the_own_ones():
 
 def test_constants_for_another_number_of_channels_are_refused():
     with pytest.raises(
-        DatasetError, match="digits has 1 channels; got normalisation constants for 3"
+        DatasetError,
+        match="digits has images of 1 channel.s.; the network was trained on images of 3",
     ):
         load_dataset(DataConfig(name="digits"), COLOUR)
 

@@ -176,8 +176,8 @@ def test_an_error_of_the_model_says_that_passes_were_folded(x):
     with pytest.raises(RuntimeError, match="shape") as error:
         predict_with_uncertainty(model, x, T=T)
     assert error.value.__notes__ == [
-        "(raised while 7 passes were folded into one forward of 35 rows; if the model fixes its\n"
-        "batch size by hand, pass chunk=1)"
+        "(raised while 7 passes were folded into one forward of 35 rows; if it does not happen\n"
+        "with model.eval()(x), the model fixes its batch size by hand: pass chunk=1)"
     ]
     with pytest.raises(RuntimeError, match="shape") as error:
         predict_with_uncertainty(model, x[:4], T=T, chunk=1)

@@ -64,4 +64,4 @@ def test_without_labels_only_the_split_is_told(evaluation):
     own = ev.prediction.mutual_information.mean() / ev.prediction.entropy.mean()
     texts = findings(ev, metric_rows(ev), [])
     assert len(texts) == 1
-    assert texts[0].startswith(f"{100 * own.item():.0f}\u00a0% of the uncertainty is the network's")
+    assert texts[0].startswith(f"{100 * own.item():.0f}\u00a0% of the uncertainty is attributed")

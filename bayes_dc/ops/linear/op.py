@@ -134,6 +134,7 @@ def _dw_cuda(
     bits: int,
     scale: float,
 ) -> Tensor:
+    _, _, dw = _triton_kernels()
     from bayes_dc.ops import _launch
 
     N, K = gy.shape[3], x.shape[3]
@@ -144,7 +145,6 @@ def _dw_cuda(
         if splits > 1
         else None
     )
-    _, _, dw = _triton_kernels()
     dw.launch_dw(
         gy,
         x,
