@@ -2,9 +2,9 @@
 
 import math
 import operator
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
-SPEC_VERSION = 1
+SPEC_VERSION: Literal[1] = 1
 ROUNDS = 10
 MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)
 WEYL = (0x9E3779B9, 0xBB67AE85)

@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, ValidationError, model_validator
 
 from bayes_dc.datasets import Normalisation, Settings
+from bayes_dc.nn import MASK_SPEC_VERSION
 from bayes_dc.train.errors import CheckpointError
 from bayes_dc.types import __version__
 
@@ -36,6 +37,7 @@ class CheckpointMeta(Settings):
         schema_name: Marks the file as ours.
         schema_version: Layout of the folder.
         package_version: Version of bayes_dc that wrote it.
+        mask_spec_version: Mask specification (rng/SPEC.md) that the passes follow.
         config: Resolved configuration of the run, as in its ``config.yaml``.
         seed: Seed of weights, order and masks of the run.
         class_names: Name of every class.
@@ -51,6 +53,7 @@ class CheckpointMeta(Settings):
     schema_name: Literal["bayes_dc.checkpoint"] = "bayes_dc.checkpoint"
     schema_version: Literal[1] = SCHEMA_VERSION
     package_version: str = __version__
+    mask_spec_version: Literal[1] = MASK_SPEC_VERSION
     config: dict[str, Any]
     seed: int = Field(ge=0, lt=2**64)
     class_names: tuple[str, ...] = Field(min_length=1)
