@@ -1,15 +1,10 @@
 """DropConnect layers, their mask keys, and the conversion of existing models."""
 
 from bayes_dc.nn.convert import ConversionReport, convert, restore
-from bayes_dc.nn.keys import (
-    MASK_SPEC_VERSION,
-    LayerMasks,
-    MaskKeys,
-    dropconnect_layers,
-    number_layers,
-)
+from bayes_dc.nn.keys import LayerMasks, MaskKeys, dropconnect_layers, number_layers
 from bayes_dc.nn.linear import DropConnectLinear
 from bayes_dc.nn.module import DropConnectModule
+from bayes_dc.rng import SPEC_VERSION as MASK_SPEC_VERSION
 
 __all__ = [
     "MASK_SPEC_VERSION",

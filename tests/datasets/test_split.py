@@ -137,7 +137,7 @@ def test_constants_of_a_checkpoint_replace_the_own_ones():
 def test_constants_for_another_number_of_channels_are_refused():
     with pytest.raises(
         DatasetError,
-        match="digits has images of 1 channel.s.; the network was trained on images of 3",
+        match=r"digits has images of 1 channel\(s\); the network was trained on images of 3",
     ):
         load_dataset(DataConfig(name="digits"), COLOUR)
 
