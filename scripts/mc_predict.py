@@ -88,14 +88,20 @@ def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     source.add_argument("--data", choices=get_args(DatasetName), help="default: that of training")
     source.add_argument("--images", type=Path, nargs="+", metavar="FILE", help="image files")
     add("--data-root", metavar="DIR", help="folder of the data files; default: that of training")
-    add("--split", choices=("test", "validation", "train"), default="test")
+    add("--split", choices=("test", "validation", "train"), help="default: test")
     add("--limit", type=_positive, metavar="N", help="only the first N inputs")
     add("--passes", type=_positive, metavar="T", help="default: that of the configuration")
     add("--seed", type=_seed, default=0, help="seed of the masks (default 0)")
     add("--batch-size", type=_positive, metavar="B", help="changes speed and memory, not results")
     add("--device", choices=("auto", "cpu", "cuda"), default="auto")
     add("--overwrite", action="store_true", help="replace the report in --out")
-    return parser.parse_args(argv)
+    arguments = parser.parse_args(argv)
+    if arguments.images:
+        for option, value in (("--split", arguments.split), ("--data-root", arguments.data_root)):
+            if value is not None:
+                parser.error(f"argument {option}: not read with --images; leave it out")
+    arguments.split = arguments.split or "test"
+    return arguments
 
 
 def _positive(text: str) -> int:

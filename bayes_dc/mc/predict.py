@@ -21,6 +21,8 @@ ELEMENTS_PER_LAYER = 1 << 27
 """Elements of a DropConnect layer's input and of its output in such a forward, tokens included."""
 
 _PASSES = "{name} must be an integer of at least 1; got {got!r}."
+_MOST_PASSES = 1 << 32
+_TOO_MANY = "T must be at most 2**32, the number of pass ids; got {got}."
 _INPUT = "x must be a tensor with the inputs along its first dimension; got {got}."
 _SAMPLE_IDS = """\
 sample_ids must be an int64 tensor of shape [{rows}], one id per row of x {x_shape}; got {got}.
@@ -84,7 +86,7 @@ def predict_with_uncertainty(
         model: Classifier with at least one DropConnect layer, which treats the rows of its input
             independently and returns ``[rows, C]``.
         x: Inputs ``[B, …]`` on the model's device; B = 0 gives an empty prediction.
-        T: Number of passes, at least 1.
+        T: Number of passes, 1 … 2**32.
         seed: Unsigned 64-bit seed of the masks.
         sample_ids: int64 ``[B]``, identity of each input, e.g. its index in a data set; default
             0 … B − 1. Masks are keyed by it.
@@ -119,6 +121,8 @@ def predict_with_uncertainty(
     """
     model = getattr(model, "_orig_mod", model)  # what torch.compile was given
     T, chunk = _count("T", T), None if chunk is None else _count("chunk", chunk)
+    if T > _MOST_PASSES:
+        raise ValueError(_TOO_MANY.format(got=T))
     layers = _check_arguments(model, x, link)
     B = x.shape[0]
     ids = _sample_ids(sample_ids, x)

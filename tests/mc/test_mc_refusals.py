@@ -35,6 +35,11 @@ def test_counts(name, value, model, x):
     assert text == f"{name} must be an integer of at least 1; got {value!r}."
 
 
+def test_more_passes_than_pass_ids(model, x):
+    text = refusal(ValueError, model, x, T=2**32 + 1)
+    assert text == "T must be at most 2**32, the number of pass ids; got 4294967297."
+
+
 def test_passes_must_be_given_as_a_number(model, x):
     assert refusal(ValueError, model, x, T=None) == "T must be an integer of at least 1; got None."
 

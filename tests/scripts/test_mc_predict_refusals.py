@@ -158,6 +158,8 @@ def test_a_gpu_that_is_not_there_is_refused(predict, capsys):
         (["--data", "minst"], "invalid choice: 'minst'"),
         (["--data", "digits", "--images", "a.png"], "not allowed with argument"),
         (["--images"], "expected at least one argument"),
+        (["--images", "a.png", "--split", "test"], "--split: not read with --images; leave it out"),
+        (["--images", "a.png", "--data-root", "d"], "--data-root: not read with --images"),
     ],
 )
 def test_the_command_line_is_checked(predict, options, text, capsys):
