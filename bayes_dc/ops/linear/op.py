@@ -7,7 +7,6 @@ never saved. `torch.library.define` + `impl` + `autograd.Function` (rather than 
 """
 
 from collections.abc import Callable
-from types import ModuleType
 from typing import Any
 
 import torch
@@ -25,138 +24,67 @@ Install it (pip install triton) or move the model and its input to the CPU.
 """
 
 
-def _cpu_kernels() -> ModuleType:
+def _cpu(name: str) -> Callable[..., None]:
+    """A launcher of the CPU kernels; numba is imported with the first."""
     from bayes_dc.ops.linear import cpu
 
-    return cpu
+    return getattr(cpu, name)
 
 
-def _triton_kernels() -> tuple[ModuleType, ModuleType, ModuleType]:
+def _triton(name: str) -> Callable[..., None]:
+    """A launcher of the Triton kernels; triton is imported with the first."""
     try:
         from bayes_dc.ops.linear import triton_dw, triton_dx, triton_fwd
     except ImportError as error:
         raise ImportError(_NO_TRITON.format(cause=error)) from error
-    return triton_fwd, triton_dx, triton_dw
+    modules = {"launch_fwd": triton_fwd, "launch_dx": triton_dx, "launch_dw": triton_dw}
+    return getattr(modules[name], name)
 
 
-def _linear_cpu(
-    x: Tensor,
-    w: Tensor,
-    bias: Tensor | None,
-    key: Tensor,
-    sample_ids: Tensor,
-    pass_ids: Tensor,
-    keep: int,
-    bits: int,
-    scale: float,
-) -> Tensor:
-    out = x.new_empty((*x.shape[:3], w.shape[0]))
-    _cpu_kernels().launch_fwd(
-        x, w, bias, key, sample_ids, pass_ids, out, keep=keep, bits=bits, scale=scale
-    )
-    return out
+def _options(keep: int, bits: int, scale: float) -> dict[str, Any]:
+    return {"keep": keep, "bits": bits, "scale": scale}
 
 
-def _linear_cuda(
-    x: Tensor,
-    w: Tensor,
-    bias: Tensor | None,
-    key: Tensor,
-    sample_ids: Tensor,
-    pass_ids: Tensor,
-    keep: int,
-    bits: int,
-    scale: float,
-) -> Tensor:
-    out = x.new_empty((*x.shape[:3], w.shape[0]))
-    fwd, _, _ = _triton_kernels()
-    fwd.launch_fwd(x, w, bias, key, sample_ids, pass_ids, out, keep=keep, bits=bits, scale=scale)
-    return out
+def _linear_by(kernels: Callable[[str], Callable[..., None]]) -> Callable[..., Tensor]:
+    """``linear`` with the launchers of ``kernels``; ``at`` are the coordinates of the schema."""
+
+    def linear(x: Tensor, w: Tensor, bias: Tensor | None, *at: Any) -> Tensor:
+        out = x.new_empty((*x.shape[:3], w.shape[0]))
+        kernels("launch_fwd")(x, w, bias, *at[:3], out, **_options(*at[3:]))
+        return out
+
+    return linear
 
 
-def _dx_cpu(
-    gy: Tensor,
-    w: Tensor,
-    key: Tensor,
-    sample_ids: Tensor,
-    pass_ids: Tensor,
-    keep: int,
-    bits: int,
-    scale: float,
-) -> Tensor:
-    out = gy.new_empty((*gy.shape[:3], w.shape[1]))
-    _cpu_kernels().launch_dx(
-        gy, w, key, sample_ids, pass_ids, out, keep=keep, bits=bits, scale=scale
-    )
-    return out
+def _dx_by(kernels: Callable[[str], Callable[..., None]]) -> Callable[..., Tensor]:
+    """``linear_dx`` with the launchers of ``kernels``."""
+
+    def linear_dx(gy: Tensor, w: Tensor, *at: Any) -> Tensor:
+        out = gy.new_empty((*gy.shape[:3], w.shape[1]))
+        kernels("launch_dx")(gy, w, *at[:3], out, **_options(*at[3:]))
+        return out
+
+    return linear_dx
 
 
-def _dx_cuda(
-    gy: Tensor,
-    w: Tensor,
-    key: Tensor,
-    sample_ids: Tensor,
-    pass_ids: Tensor,
-    keep: int,
-    bits: int,
-    scale: float,
-) -> Tensor:
-    out = gy.new_empty((*gy.shape[:3], w.shape[1]))
-    _, dx, _ = _triton_kernels()
-    dx.launch_dx(gy, w, key, sample_ids, pass_ids, out, keep=keep, bits=bits, scale=scale)
-    return out
-
-
-def _dw_cpu(
-    gy: Tensor,
-    x: Tensor,
-    key: Tensor,
-    sample_ids: Tensor,
-    pass_ids: Tensor,
-    keep: int,
-    bits: int,
-    scale: float,
-) -> Tensor:
+def _dw_cpu(gy: Tensor, x: Tensor, *at: Any) -> Tensor:
     out = gy.new_empty((gy.shape[3], x.shape[3]))
-    _cpu_kernels().launch_dw(
-        gy, x, key, sample_ids, pass_ids, out, keep=keep, bits=bits, scale=scale
-    )
+    _cpu("launch_dw")(gy, x, *at[:3], out, **_options(*at[3:]))
     return out
 
 
-def _dw_cuda(
-    gy: Tensor,
-    x: Tensor,
-    key: Tensor,
-    sample_ids: Tensor,
-    pass_ids: Tensor,
-    keep: int,
-    bits: int,
-    scale: float,
-) -> Tensor:
-    _, _, dw = _triton_kernels()
+def _dw_triton(gy: Tensor, x: Tensor, *at: Any) -> Tensor:
+    """With room for the sums of the runs of rows, where the shape asks for more than one."""
+    launch = _triton("launch_dw")
     from bayes_dc.ops import _launch
 
     N, K = gy.shape[3], x.shape[3]
     out = gy.new_empty((N, K))
     splits = _launch.dw_splits(gy.shape[:3].numel(), N, K)
-    partial = (
-        gy.new_empty((splits, N, K), dtype=_launch.accumulator_dtype(gy.dtype))
-        if splits > 1
-        else None
-    )
-    dw.launch_dw(
-        gy,
-        x,
-        key,
-        sample_ids,
-        pass_ids,
-        out,
-        keep=keep,
-        bits=bits,
-        scale=scale,
-        partial=partial,
-    )
+    partial = None
+    if splits > 1:
+        partial = gy.new_empty((splits, N, K), dtype=_launch.accumulator_dtype(gy.dtype))
+    launch(gy, x, *at[:3], out, **_options(*at[3:]), partial=partial)
     return out
 
 
@@ -184,13 +112,13 @@ def _each(op: Any) -> Callable[..., tuple[Tensor, int]]:
     return rule
 
 
-for _name, _cpu, _cuda, _fake in (
-    ("linear", _linear_cpu, _linear_cuda, _linear_fake),
-    ("linear_dx", _dx_cpu, _dx_cuda, _dx_fake),
-    ("linear_dw", _dw_cpu, _dw_cuda, _dw_fake),
+for _name, _on_cpu, _on_cuda, _fake in (
+    ("linear", _linear_by(_cpu), _linear_by(_triton), _linear_fake),
+    ("linear_dx", _dx_by(_cpu), _dx_by(_triton), _dx_fake),
+    ("linear_dw", _dw_cpu, _dw_triton, _dw_fake),
 ):
-    _LIBRARY.impl(_name, _cpu, "CPU")
-    _LIBRARY.impl(_name, _cuda, "CUDA")
+    _LIBRARY.impl(_name, _on_cpu, "CPU")
+    _LIBRARY.impl(_name, _on_cuda, "CUDA")
     torch.library.register_fake(f"bayes_dc::{_name}", _fake, lib=_LIBRARY)
     torch.library.register_vmap(
         f"bayes_dc::{_name}", _each(getattr(torch.ops.bayes_dc, _name)), lib=_LIBRARY

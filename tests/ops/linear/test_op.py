@@ -3,8 +3,10 @@
 import pytest
 import torch
 import torch.nn.functional as F
+from harness import Shape, assert_bitwise_equal, make_case
 
 from bayes_dc.ops import dropconnect_linear
+from bayes_dc.ops.linear import op
 from bayes_dc.ops.linear.reference import explicit_masks, forward
 from bayes_dc.rng import keep_digits, layer_key
 from bayes_dc.types import MaskKey
@@ -259,3 +261,23 @@ def test_errors_teach(error, text, change):
     with pytest.raises(error) as caught:
         dropconnect_linear(x, weight, bias, **arguments)
     assert text in str(caught.value)
+
+
+@pytest.mark.interpreter
+def test_the_cuda_implementations_of_the_operators():
+    """What the dispatcher calls for CUDA tensors, on CPU tensors in the interpreter; 2 splits."""
+    case = make_case(Shape(1, 130, 1, 5, 6), integers=True)
+    at = (torch.tensor(layer_key(5, 1)), case.sample_ids, case.pass_ids, 1, 1, 1.0)
+    want = case.expected()
+    y = op._linear_by(op._triton)(case.x, case.w, case.b, *at)
+    assert_bitwise_equal(y, want["y"], "y")
+    assert_bitwise_equal(op._dx_by(op._triton)(case.gy, case.w, *at), want["dx"], "dx")
+    assert _launch_splits(case) == 2
+    assert_bitwise_equal(op._dw_triton(case.gy, case.x, *at), want["dw"], "dw")
+
+
+def _launch_splits(case):
+    from bayes_dc.ops import _launch
+
+    P, S, R, N, K = case.shape
+    return _launch.dw_splits(P * S * R, N, K)
