@@ -30,7 +30,8 @@ class Prediction:
         variation_ratio: Share of passes that vote for another class than the most voted, ``[B]``,
             0 … 1 − 1/C; NaN where a pass gave NaN.
         mean_se: Standard error of ``mean``, ``[B, C]``.
-        entropy_se: Jackknife standard error of ``entropy``, ``[B]``.
+        entropy_se: Jackknife standard error of ``entropy``, ``[B]``; up to √2 too large where
+            ``mean`` is nearly uniform, as the entropy has no slope there.
         mutual_information_se: Jackknife standard error of ``mutual_information``, ``[B]``.
         samples: Class probabilities of every pass, ``[T, B, C]``, or None if not asked for.
         T: Number of passes.
