@@ -10,6 +10,7 @@ the configuration, the data or the checkpoint must be put right; the message say
 
 import argparse
 import logging
+import math
 import os
 import sys
 from collections.abc import Sequence
@@ -85,6 +86,12 @@ def train(config: Config, *, resume: bool, overwrite: bool) -> None:
         f"loss {score.loss_nats:.4f} nats: mean-weight network after epoch {saved_meta.epoch}"
     )
     print(f"checkpoint {run.path}")
+    if not math.isfinite(score.loss_nats):
+        raise TrainingError(
+            f"the test loss of the saved network is {score.loss_nats}: its outputs overflow, or a "
+            "test input is NaN or infinite. Lower train.optimizer.lr and train again with "
+            "--overwrite, or clean the data."
+        )
 
 
 def main(argv: Sequence[str] | None = None) -> int:

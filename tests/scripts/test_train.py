@@ -178,3 +178,12 @@ def test_shipped_digits_configuration_reaches_its_accuracy(script, tmp_path, cap
     score = evaluate(model, data.test, 359, torch.device("cpu"))
     assert score.accuracy >= 0.96
     assert f"({score.wrong} of 359)" in capsys.readouterr().out
+
+
+def test_a_network_whose_outputs_overflow_is_not_a_success(script, config, capsys):
+    """Finite weights, no validation split, NaN on the test set: said, with exit code 2."""
+    changes = ("optimizer.name=sgd", "optimizer.lr=1e25", "epochs=1", "batch_size=100000")
+    options = [o for c in changes for o in ("--set", f"train.{c}")]
+    code = script.main([str(config), "--set", "data.validation_fraction=0", *options])
+    assert code == 2
+    assert "error: the test loss of the saved network is nan" in capsys.readouterr().err
