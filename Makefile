@@ -8,7 +8,7 @@ STAMP := $(VENV)/.installed
 export OMP_WAIT_POLICY ?= passive
 export MPLBACKEND ?= Agg
 
-.PHONY: help demo test lint unit interpreter soak bench gpu-check clean
+.PHONY: help demo test lint unit interpreter soak bench plots gpu-check sanitize clean
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' Makefile | sed -E 's/:[^#]*## /\t/'
@@ -42,12 +42,28 @@ soak: $(STAMP)  ## longer statistical and fuzz runs
 bench: $(STAMP)  ## benchmarks for this machine's device, printed only
 	KINETO_LOG_LEVEL=99 $(BIN)/python -m benchmarks.run
 
+plots: $(STAMP)  ## plots of benchmarks/results
+	$(BIN)/python -m benchmarks.plots
+
 # On a GPU machine the installed torch is used: name another interpreter with GPU_PYTHON.
 GPU_PYTHON ?= python3
 GPU_JOBS ?= 8
+BENCH_OPTIONS ?=
 gpu-check:  ## GPU tests and benchmarks, one table
 	$(GPU_PYTHON) -m pytest -q -p no:benchmark -n $(GPU_JOBS) -m gpu
-	KINETO_LOG_LEVEL=99 $(GPU_PYTHON) -m benchmarks.run
+	KINETO_LOG_LEVEL=99 $(GPU_PYTHON) -m benchmarks.run $(BENCH_OPTIONS)
+
+# Without torch's cache an access beyond a tensor meets no other tensor's memory. Kernels run tens of
+# times slower here, so small tests of each are chosen: tails, strides, every launcher.
+SANITIZED ?= tests/ops/linear/test_exact.py tests/ops/linear/test_grouped.py
+SANITIZED_TESTS ?= integer_inputs_are_exact or strided
+SANITIZER ?= compute-sanitizer
+sanitize:  ## GPU tests of the kernels under compute-sanitizer's memcheck
+	@command -v $(SANITIZER) >/dev/null || { echo "make sanitize needs $(SANITIZER), which comes" \
+	    "with the CUDA toolkit: install it, or name it with SANITIZER=/path/to/compute-sanitizer" >&2; \
+	    exit 1; }
+	PYTORCH_NO_CUDA_MEMORY_CACHING=1 $(SANITIZER) --tool memcheck --error-exitcode 9 \
+	    $(GPU_PYTHON) -m pytest -q -p no:benchmark -m gpu -k "$(SANITIZED_TESTS)" $(SANITIZED)
 
 clean:  ## remove the virtual environment and every cache
 	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

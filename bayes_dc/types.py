@@ -15,8 +15,18 @@ MaskScope = Literal["row", "sample", "pass"]
 MaskScale = Literal["inverted", "none"]
 """``"inverted"`` divides the masked product by the keep probability, ``"none"`` does not."""
 
-Sampler = Literal["bernoulli"]
-"""How the layer's output is drawn: ``"bernoulli"`` masks every weight."""
+Sampler = Literal["bernoulli", "gaussian"]
+"""How the layer's output is drawn.
+
+``"bernoulli"``: every weight is masked.
+``"gaussian"``: from the normal distribution with the mean and variance of the masked product.
+"""
+
+GAUSSIAN_SCOPE = (
+    "sampler='gaussian' needs scope='row'; got scope={got!r}. It draws every row on its own, and "
+    "rows that share a mask are correlated. Set scope='row', or sampler='bernoulli' to share masks."
+)
+"""Text of the error for a scope that cannot be matched by its moments."""
 
 Link = Literal["softmax", "identity"]
 """What turns a model's output into class probabilities."""

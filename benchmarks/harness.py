@@ -1,93 +1,65 @@
 """Time with a gate, a formula and a home.
 
-Work      M·N·K multiply-adds for each of forward, dx and dw.
-Limit     cpu: torch's matrix product without masks, same shape, same run. cuda: an ideal of 1.5
-          instructions for each masked multiply-add (1 FFMA, 1/7 R2P, 0.4 Philox), 22 T/s on an
-          H200 of 132 SMs × 128 lanes × 1.98 GHz; others are scaled by SMs × clock. A dense product
-          needs 1 instruction, so it may exceed this limit.
-Time      median, 20 % and 80 % quantile. cuda: events, cache flushed before each run.
+Work      multiply-adds of the unmasked product: M·N·K for each of forward, dx and dw, three times
+          that for all of them, Σ N·K · T·B for a prediction.
+Limit     row kernels on cuda: an ideal of 1.5 instructions for each masked multiply-add (1 FFMA,
+          1/7 R2P, 0.4 Philox), 22 T/s on an H200 of 132 SMs × 128 lanes × 1.98 GHz; others are
+          scaled by SMs × clock. A dense product needs 1 instruction, so it may exceed this limit.
+          Everything else, and all of the CPU: an unmasked implementation of the same run, which the
+          table names.
+Time      median, 20 % and 80 % quantile of at least three calls.
+          events  cuda events around one call, caches flushed before it; the host's time counts
+                  where the GPU waits for it.
+          graph   one of 20 calls captured in a CUDA graph; caches stay warm, the host is not in it.
+          clock   the host's clock, on the CPU.
 Memory    highest allocation of torch during one call above what was allocated before it; on the
           CPU the kernels' own scratch, about 0.3 MiB for each thread, is not in it.
 """
 
-import csv
-import datetime
-import math
-import platform
 import statistics
-import subprocess
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, fields
-from pathlib import Path
+from dataclasses import dataclass
+from functools import cache
 
 import torch
 
-RESULTS = Path(__file__).parent / "results"
+from benchmarks.records import first_line
+
+SLOWEST_WARM_UP_S = 0.01
+MOST_RUNS = 100
+CALLS_PER_GRAPH = 20
+FLUSHED_BYTES = 256 << 20
+"""Written before each timed call: more than any GPU's level-two cache."""
 
 
 @dataclass(frozen=True)
-class Row:
-    """One line of the table and of the CSV file."""
+class Measured:
+    """Milliseconds of the runs, sorted, and the highest extra allocation of one call."""
 
-    op: str
-    implementation: str
-    M: int
-    N: int
-    K: int
-    p: float
-    dtype: str
-    ms_p20: float
-    ms_p50: float
-    ms_p80: float
-    giga_madds_per_s: float
-    percent_of_limit: float
+    times: list[float]
     peak_mib: float
-    device: str
-    driver: str
-    torch: str
-    kernels: str
-    commit: str
-    date: str
 
 
-def environment(device: str) -> dict[str, str]:
-    """Columns that say where and when."""
-    name = torch.cuda.get_device_name() if device == "cuda" else _processor()
-    if device == "cuda":
-        import triton
-
-        kernels, driver = f"triton {triton.__version__}", _driver()
-    else:
-        import numba
-
-        kernels = f"numba {numba.__version__}"
-        driver = f"{torch.get_num_threads()} threads"
-    return {
-        "device": name,
-        "driver": driver,
-        "torch": torch.__version__,
-        "kernels": kernels,
-        "commit": _commit(),
-        "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
-    }
-
-
-def measure(call: Callable[[], object], device: str, budget_s: float = 1.0) -> list[float]:
-    """Milliseconds of repeated calls, sorted."""
-    call()  # compile
-    if device == "cuda":
-        import triton.testing
-
-        times = triton.testing.do_bench(call, warmup=20, rep=80, return_mode="all")
-        return sorted(times)
-    times = []
+def measure(
+    call: Callable[[], object], device: str, budget_s: float, timing: str = "events"
+) -> Measured:
+    """Compile, take the memory of one call, warm up, and time for about ``budget_s`` seconds."""
+    call()
+    peak = peak_mib(call, device)
     started = time.perf_counter()
-    while len(times) < 3 or (time.perf_counter() - started < budget_s and len(times) < 50):
-        before = time.perf_counter()
+    call()
+    if device == "cuda":
+        torch.cuda.synchronize()
+    once_s = max(time.perf_counter() - started, 1e-6)
+    for _ in range(min(int(SLOWEST_WARM_UP_S / once_s), MOST_RUNS)):
         call()
-        times.append(1e3 * (time.perf_counter() - before))
-    return sorted(times)
+    runs = min(max(int(budget_s / once_s), 3), MOST_RUNS)
+    if device == "cpu":
+        return Measured(sorted([1e3 * once_s, *_clock_times(call, runs - 1)]), peak)
+    if timing == "graph":
+        return Measured(_graph_times(call), peak)
+    return Measured(_event_times(call, runs), peak)
 
 
 def quantile(times: list[float], q: float) -> float:
@@ -118,67 +90,60 @@ def peak_mib(call: Callable[[], object], device: str) -> float:
 
 
 def gate(error: float, bound: float, what: str) -> None:
-    """Refuse to time a wrong result."""
+    """Refuse to time a wrong result; an error that is NaN is wrong."""
     if not error <= bound:
         raise SystemExit(f"not timed: {what} is off by {error:.3g} (bound {bound:.3g})")
 
 
+@cache
 def limit_madds() -> float:
-    """Masked multiply-adds per second that the GPU's issue slots allow at 1.5 instructions each."""
+    """Masked multiply-adds per second that the GPU's issue slots allow at 1.5 instructions each.
+
+    NaN where nvidia-smi does not tell the highest clock.
+    """
     properties = torch.cuda.get_device_properties(0)
-    clock = getattr(properties, "clock_rate", 1.98e6) * 1e3
-    return properties.multi_processor_count * 128 * clock / 1.5
+    query = ("--query-gpu=clocks.max.sm", "--format=csv,noheader,nounits")
+    megahertz = first_line("nvidia-smi", f"--id=GPU-{properties.uuid}", *query)
+    if not megahertz.isdigit():
+        return float("nan")
+    return properties.multi_processor_count * 128 * 1e6 * float(megahertz) / 1.5
 
 
-def append(rows: list[Row], device: str) -> Path:
-    """Add rows to the device's CSV file."""
-    RESULTS.mkdir(exist_ok=True)
-    name = rows[0].device.lower().replace(" ", "-") if device == "cuda" else "cpu"
-    path = RESULTS / f"{name}.csv"
-    new = not path.exists()
-    with path.open("a", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, [f.name for f in fields(Row)])
-        if new:
-            writer.writeheader()
-        writer.writerows(asdict(row) for row in rows)
-    return path
+def _clock_times(call: Callable[[], object], runs: int) -> list[float]:
+    times = []
+    for _ in range(runs):
+        before = time.perf_counter()
+        call()
+        times.append(1e3 * (time.perf_counter() - before))
+    return times
 
 
-def table(rows: list[Row]) -> str:
-    """The rows as text."""
-    head = f"{'op':8} {'implementation':22} {'M×N×K':>18} {'p':>5} {'ms':>10} {'G/s':>9} "
-    lines = [head + f"{'limit':>6} {'MiB':>9}"]
-    lines += [
-        f"{r.op:8} {r.implementation:22} {f'{r.M}×{r.N}×{r.K}':>18} {r.p:5.2f} "
-        f"{r.ms_p50:10.3f} {r.giga_madds_per_s:9.2f} {_percent(r.percent_of_limit):>6} "
-        f"{r.peak_mib:9.1f}"
-        for r in rows
-    ]
-    return "\n".join(lines)
+def _event_times(call: Callable[[], object], runs: int) -> list[float]:
+    flushed = torch.empty(FLUSHED_BYTES, dtype=torch.int8, device="cuda")
+    events = [_event_pair() for _ in range(runs)]
+    for before, after in events:
+        flushed.zero_()
+        before.record()
+        call()
+        after.record()
+    torch.cuda.synchronize()
+    return sorted(before.elapsed_time(after) for before, after in events)
 
 
-def _percent(value: float) -> str:
-    return "–" if math.isnan(value) else f"{value:.0f}%"
+def _graph_times(call: Callable[[], object], replays: int = 20) -> list[float]:
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        for _ in range(CALLS_PER_GRAPH):
+            call()
+    graph.replay()
+    events = [_event_pair() for _ in range(replays)]
+    for before, after in events:
+        before.record()
+        graph.replay()
+        after.record()
+    torch.cuda.synchronize()
+    return sorted(before.elapsed_time(after) / CALLS_PER_GRAPH for before, after in events)
 
 
-def _processor() -> str:
-    info = Path("/proc/cpuinfo")
-    lines = info.read_text(encoding="utf-8").splitlines() if info.is_file() else []
-    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else platform.machine()
-
-
-def _output(*command: str) -> str:
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, check=True)
-    except (OSError, subprocess.CalledProcessError):
-        return "unknown"
-    return done.stdout.strip().splitlines()[0]
-
-
-def _driver() -> str:
-    return _output("nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader")
-
-
-def _commit() -> str:
-    return _output("git", "rev-parse", "--short", "HEAD")
+def _event_pair() -> tuple[torch.cuda.Event, torch.cuda.Event]:
+    return torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)

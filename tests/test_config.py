@@ -108,6 +108,12 @@ VALUES = [
     ("model: {hidden: [8, 0]}", "model.hidden.1: must be greater than or equal to 1; got 0"),
     ("model: {hidden: [8, '8']}", "model.hidden.1: must be a whole number; got '8'"),
     (
+        "model: {sampler: gaussian, scope: pass}",
+        "model: sampler='gaussian' needs scope='row'; got scope='pass'. It draws every row on its "
+        "own, and rows that share a mask are correlated. Set scope='row', or sampler='bernoulli' "
+        "to share masks.",
+    ),
+    (
         "model: {scope: rows}",
         "model.scope: must be 'row', 'sample' or 'pass'; got 'rows': did you mean row?",
     ),

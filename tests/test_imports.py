@@ -31,14 +31,29 @@ ALLOWED = {
 
 # Inside an op: part → what it may import of the same op, of ops, and of rng.
 OP_PARTS = {
-    "__init__": {"api"},
-    "api": {"op", "reference", "rng"},
-    "op": {"cpu", "triton", "_launch"},
+    "__init__": {"api", "op"},
+    "api": {"op", "reference", "rng", "gaussian"},
+    "op": {"cpu", "triton", "factors", "_grouped", "_launch"},
     "reference": {"rng"},
-    "cpu": {"_cpu"},
+    "cpu": {"_cpu", "factors", "_threads"},
     "_cpu": {"_cpu", "rng"},
-    "triton": {"triton_fma", "_launch", "rng"},
+    "triton": {
+        *("triton_fma", "triton_rows", "triton_noise", "triton_producers", "triton_mask"),
+        *("triton_wgmma_gemm", "triton_wgmma_dw", "triton_staged_fwd", "triton_staged_dw"),
+        *("factors", "_grouped", "_launch", "_tuned", "rng"),
+    },
     "triton_fma": set(),
+    "triton_stage": set(),
+    "triton_staged_fwd": {"triton_fma", "triton_stage", "rng"},
+    "triton_staged_dw": {"triton_fma", "triton_stage", "rng"},
+    "triton_rows": set(),
+    "triton_noise": {"rng"},
+    "triton_producers": {"rng"},
+    "triton_mask": {"rng"},
+    "triton_wgmma": {"rng"},
+    "triton_wgmma_gemm": {"triton_wgmma", "_grouped", "_launch"},
+    "triton_wgmma_dw": {"triton_wgmma", "_grouped", "_launch"},
+    "factors": set(),
 }
 
 
@@ -93,11 +108,15 @@ def test_imports_follow_the_table(path):
 def op_part(name):
     """The row of OP_PARTS of a file of an op."""
     if name.startswith("triton_"):
-        return "triton_fma" if name == "triton_fma" else "triton"
+        return name if name in OP_PARTS else "triton"
     return "_cpu" if name.startswith("_cpu_") else name
 
 
-@pytest.mark.parametrize("path", [p for p in FILES if p.parent.parent.name == "ops"], ids=ids)
+# _tuned holds data of all ops and is none.
+OP_FILES = [p for p in FILES if p.parent.parent.name == "ops" and p.parent.name != "_tuned"]
+
+
+@pytest.mark.parametrize("path", OP_FILES, ids=ids)
 def test_imports_inside_an_op_go_one_way(path):
     """api → op → {cpu, triton_*} → rng, api → reference: implementations do not see each other."""
     op = module_name(path.parent / "__init__.py")
@@ -130,7 +149,13 @@ def test_models_are_torch_only(path):
     assert others <= sys.stdlib_module_names
 
 
-SCRIPTS = sorted(p for name in ("scripts", "benchmarks") for p in ROOT.parent.glob(f"{name}/*.py"))
+INSIDERS = {"tune.py"}  # times the launchers themselves
+SCRIPTS = sorted(
+    p
+    for name in ("scripts", "benchmarks")
+    for p in ROOT.parent.glob(f"{name}/*.py")
+    if p.name not in INSIDERS
+)
 
 
 @pytest.mark.parametrize("path", SCRIPTS, ids=lambda path: f"{path.parent.name}/{path.name}")

@@ -33,6 +33,12 @@ _FACTORIES: frozenset[Callable[..., Any]] = frozenset({
     Tensor.new_tensor,
     Tensor.new_zeros,
 })
+_READS: frozenset[Callable[..., Any]] = frozenset({
+    *(getattr(Tensor, name).__get__ for name in ("device", "dtype", "is_cuda", "ndim", "shape")),
+    *(Tensor.dim, Tensor.is_floating_point, Tensor.numel, Tensor.size, Tensor.stride),
+})
+"""Return no tensor: nothing to mark, and nothing to keep for the next chunk."""
+_PLAIN_VALUES = (int, float, str, type(None), torch.dtype, torch.device)
 _KIND = "_bayes_dc_kind"
 
 _ORDER = (
@@ -140,7 +146,9 @@ class FoldedPasses(TorchFunctionMode):
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
         kwargs = kwargs or {}
-        leaves = [a for a in pytree.tree_leaves((args, kwargs)) if isinstance(a, Tensor)]
+        if func in _READS:
+            return func(*args, **kwargs)
+        leaves = _tensors(args, kwargs)
         kinds = [self._kind(a) for a in leaves]
         if func in _STOCHASTIC:
             self._check_rows(args[0], args[1], func)
@@ -149,7 +157,7 @@ class FoldedPasses(TorchFunctionMode):
         if func in _CASTS and kinds[0] is None and self._is_constant(leaves[0]):
             return func(*args, **kwargs)
         if "folded" in kinds:
-            return self._folded(func, args, kwargs, leaves)
+            return self._folded(func, args, kwargs, leaves, "plain" in kinds)
         if func in _FACTORIES and kinds[0] == "plain":
             result = func(*args, **kwargs)
             repeatable = self.passes > 1 and result.shape[:1] == (self.batch,)
@@ -159,14 +167,21 @@ class FoldedPasses(TorchFunctionMode):
         return func(*args, **kwargs)
 
     def _folded(
-        self, func: Callable[..., Any], args: Any, kwargs: Any, leaves: list[Tensor]
+        self,
+        func: Callable[..., Any],
+        args: Any,
+        kwargs: Any,
+        leaves: list[Tensor],
+        mixed: bool,
     ) -> Any:
-        """Compute from folded tensors, and plain ones repeated."""
-        given, spec = pytree.tree_flatten((args, kwargs))
-        taken = [self._repeat(value) for value in given]
-        tensors = [(a, b) for a, b in zip(given, taken, strict=True) if isinstance(b, Tensor)]
+        """Compute from folded tensors, and plain ones, where there are any, repeated."""
+        tensors = [(leaf, leaf) for leaf in leaves]
+        if mixed and self.passes > 1:
+            given, spec = pytree.tree_flatten((args, kwargs))
+            taken = [self._repeat(value) for value in given]
+            tensors = [(a, b) for a, b in zip(given, taken, strict=True) if isinstance(b, Tensor)]
+            args, kwargs = pytree.tree_unflatten(taken, spec)
         versions = [version_of(b) for _, b in tensors]
-        args, kwargs = pytree.tree_unflatten(taken, spec)
         result = func(*args, **kwargs)
         for (original, written), version in zip(tensors, versions, strict=True):
             if version_of(written) != version:
@@ -242,7 +257,7 @@ class FoldedPasses(TorchFunctionMode):
 
     def _repeat(self, value: Any) -> Any:
         """A plain tensor repeated for every pass; anything else as it is."""
-        if self.passes == 1 or not isinstance(value, Tensor):
+        if not isinstance(value, Tensor):
             return value
         if _kind(value) != "plain" or value.ndim == 0:
             return value
@@ -253,7 +268,7 @@ class FoldedPasses(TorchFunctionMode):
 
     def _mark(self, result: Any, kind: str, inputs: list[Tensor]) -> Any:
         """Mark every tensor of a result; one that was there before only for this forward."""
-        for leaf in pytree.tree_leaves(result):
+        for leaf in (result,) if isinstance(result, Tensor) else pytree.tree_leaves(result):
             if isinstance(leaf, Tensor):
                 if _kind(leaf) is None and any(leaf is tensor for tensor in inputs):
                     self._borrowed.append(weakref.ref(leaf))
@@ -271,6 +286,14 @@ class FoldedPasses(TorchFunctionMode):
                 remedy=_SIZE_AT_HAND if self.passes > 1 else _FIRST_DIMENSION,
             )
         )
+
+
+def _tensors(args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Tensor]:
+    """Tensors among the arguments; containers are looked into."""
+    values = (*args, *kwargs.values())
+    if all(isinstance(value, (Tensor, *_PLAIN_VALUES)) for value in values):
+        return [value for value in values if isinstance(value, Tensor)]
+    return [a for a in pytree.tree_leaves((args, kwargs)) if isinstance(a, Tensor)]
 
 
 def _kind(tensor: Tensor) -> str | None:

@@ -85,13 +85,16 @@ def evaluation_mode(model: nn.Module) -> Iterator[None]:
     ]
     with torch.inference_mode(False), torch.no_grad(), contextlib.ExitStack() as stack:
         for module in modules:
-            stack.enter_context(_uncompiled(module))
-            module.training = False
+            if module._compiled_call_impl is not None or hasattr(module, "_orig_mod"):
+                stack.enter_context(_uncompiled(module))
+            if module.training:  # setting an attribute of a module takes longer than asking
+                module.training = False
         try:
             yield
         finally:
             for module, training in zip(modules, flags, strict=True):
-                module.training = training
+                if module.training != training:
+                    module.training = training
             for module, name, buffer, version, value in buffers:
                 if version_of(buffer) != version:
                     buffer.copy_(value)

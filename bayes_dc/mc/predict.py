@@ -1,5 +1,6 @@
 """``predict_with_uncertainty``: T stochastic passes of a model, and what they say."""
 
+import math
 import operator
 import time
 import warnings
@@ -11,12 +12,14 @@ from torch import Tensor, nn
 from bayes_dc.mc.fold import FoldedPasses, PassesDoNotFit
 from bayes_dc.mc.guards import evaluation_mode, lock_of, refuse_batch_statistics
 from bayes_dc.mc.prediction import Prediction
-from bayes_dc.mc.statistics import PassStatistics
+from bayes_dc.mc.statistics import PassStatistics, check_probabilities
 from bayes_dc.nn import DropConnectModule, MaskKeys, dropconnect_layers
 from bayes_dc.types import Link
 
 ROWS_PER_FORWARD = 1 << 15
 """Rows of one folded forward where ``chunk`` is not given."""
+ROWS_PER_CUDA_FORWARD = 1 << 17
+"""The same on a GPU, where a forward costs about a millisecond of the host whatever its rows."""
 ELEMENTS_PER_LAYER = 1 << 27
 """Elements of a DropConnect layer's input and of its output in such a forward, tokens included."""
 
@@ -43,13 +46,14 @@ _NOT_FOLDED = (
     "The model's output does not depend on any of its DropConnect layers ({names}): they are not "
     "called in its forward."
 )
-_PROBABILITIES = (
-    "link='identity' needs a model that returns class probabilities; its rows sum to "
-    "{low:.4g} … {high:.4g} with a smallest entry of {smallest:.4g}. Use link='softmax' for logits."
-)
 _ZERO_VARIANCE = (
     "All {T} passes gave the same probabilities for every input, so the uncertainty is 0 without "
-    "meaning. DropConnect layers: {names}."
+    "meaning. {cause}DropConnect layers: {names}."
+)
+_ONE_CLASS = (
+    "The model returns one number for each input, and the softmax of one number is 1 whatever it "
+    "is. For the logit z of a yes-or-no model return the two logits [0, z]; for its probability p "
+    "return [1 − p, p] and pass link='identity'. "
 )
 _NOT_FINITE = (
     "{count} of {batch} inputs hold NaN or infinite values (first row: {first}); their statistics "
@@ -90,9 +94,9 @@ def predict_with_uncertainty(
         seed: Unsigned 64-bit seed of the masks.
         sample_ids: int64 ``[B]``, identity of each input, e.g. its index in a data set; default
             0 … B − 1. Masks are keyed by it.
-        chunk: Passes per forward. None: as many as keep a forward within 32768 rows and each
-            DropConnect layer's input and output within 2**27 elements, fewer where CUDA memory
-            runs out. Changes neither masks nor the order of any sum.
+        chunk: Passes per forward. None: as many as keep a forward within 2**15 rows (2**17 on
+            CUDA) and each DropConnect layer's input and output within 2**27 elements, fewer where
+            CUDA memory runs out. Changes neither masks nor the order of any sum.
         return_samples: Also return the probabilities of every pass.
         link: ``"softmax"`` for a model that returns logits, ``"identity"`` for probabilities.
 
@@ -126,26 +130,37 @@ def predict_with_uncertainty(
     layers = _check_arguments(model, x, link)
     B = x.shape[0]
     ids = _sample_ids(sample_ids, x)
-    _warn_if_not_finite(x)
     started = time.perf_counter()
     keys = MaskKeys(seed)
-    with lock_of(model), evaluation_mode(model), keys.attached(model):
-        per_forward = min(T, chunk or max(1, ROWS_PER_FORWARD // max(B, 1)))
-        statistics, samples = _run(model, x, ids, T, per_forward, keys, link, return_samples, chunk)
-        summary = statistics.summary()
-        if x.is_cuda:
-            torch.cuda.synchronize(x.device)
-    if T > 1 and B > 0 and not bool(summary.variance.any()):
-        warnings.warn(
-            _ZERO_VARIANCE.format(T=T, names=_describe(layers)), UserWarning, stacklevel=2
-        )
+    rows = ROWS_PER_CUDA_FORWARD if x.is_cuda else ROWS_PER_FORWARD
+    per_forward = min(T, chunk or max(1, rows // max(B, 1)))
+    with lock_of(model):
+        with evaluation_mode(model), keys.attached(model):
+            statistics, samples = _run(
+                model, x, ids, T, per_forward, keys, link, return_samples, chunk
+            )
+            summary = statistics.summary()
+            flags = [_largest_magnitude(x), summary.variance.any().double()]
+            judged = link == "identity" and B > 0
+            facts = torch.stack([*flags, *statistics.limits()] if judged else flags)
+        p_effective = {name: layer.p_effective for name, layer in layers.items()}
+        told = facts.tolist()  # the one wait for the device
+    elapsed = time.perf_counter() - started
+    if not math.isfinite(told[0]):
+        _warn_not_finite(x)
+    if judged:
+        check_probabilities(*told[2:])
+    if T > 1 and B > 0 and not told[1]:
+        cause = _ONE_CLASS if link == "softmax" and summary.mean.shape[1] == 1 else ""
+        message = _ZERO_VARIANCE.format(T=T, cause=cause, names=_describe(layers))
+        warnings.warn(message, UserWarning, stacklevel=2)
     return Prediction(
         *summary,
         samples=samples,
         T=T,
         seed=keys.seed,
-        p_effective={name: layer.p_effective for name, layer in layers.items()},
-        elapsed_seconds=time.perf_counter() - started,
+        p_effective=p_effective,
+        elapsed_seconds=elapsed,
     )
 
 
@@ -162,14 +177,14 @@ def _run(
 ) -> tuple[PassStatistics, Tensor | None]:
     """All passes, ``per_forward`` at a time; halves that where CUDA memory runs out."""
     statistics: PassStatistics | None = None
-    samples: list[Tensor] = []
+    samples: Tensor | None = None
     record: list[Any] | None = [] if per_forward < T else None
     first = 0
     while first < T:
         passes = min(per_forward, T - first)
         limit = ELEMENTS_PER_LAYER if chunk is None else None
         try:
-            probs, record = _forward(model, x, ids, first, passes, keys, link, record, limit)
+            output, record = _forward(model, x, ids, first, passes, keys, record, limit)
         except (torch.OutOfMemoryError, PassesDoNotFit) as error:
             if chunk is not None or passes == 1:
                 raise
@@ -177,13 +192,15 @@ def _run(
             record = record if first else []  # that of a broken first forward is incomplete
             continue
         if statistics is None:
-            statistics = PassStatistics(T, probs.shape[1], probs.shape[2], x.device)
-        statistics.update(probs)
-        if return_samples:
-            samples.append(probs)
+            statistics = PassStatistics(T, x.shape[0], output.shape[2], x.device, link)
+            if return_samples:
+                samples = output.new_empty((T, *output.shape[1:]), dtype=torch.float64)
+        statistics.update(output, None if samples is None else samples[first : first + passes])
+        if link == "identity" and x.shape[0] and not x.is_cuda:  # there no wait is needed to know
+            check_probabilities(*statistics.limits().tolist())
         first += passes
     assert statistics is not None
-    return statistics, torch.cat(samples) if return_samples else None
+    return statistics, samples
 
 
 def _forward(
@@ -193,11 +210,10 @@ def _forward(
     first: int,
     passes: int,
     keys: MaskKeys,
-    link: Link,
     record: list[Any] | None,
     max_elements: int | None,
 ) -> tuple[Tensor, list[Any] | None]:
-    """Class probabilities [passes, B, C] of passes first … first + passes − 1, float64."""
+    """What the model returns for passes first … first + passes − 1, as [passes, B, C]."""
     B = x.shape[0]
     rows = passes * B
     pass_ids = torch.arange(first, first + passes, dtype=torch.int64, device=x.device)
@@ -218,21 +234,7 @@ def _forward(
     if not known or len(shape) != 2 or shape[0] != rows or shape[1] == 0:
         got = f"{shape} {output.dtype}" if isinstance(output, Tensor) else type(output).__name__
         raise ValueError(_OUTPUT.format(rows=rows, passes=passes, batch=B, got=got))
-    values = output.double().reshape(passes, B, shape[1])
-    return _apply_link(values, link), mode.record
-
-
-def _apply_link(values: Tensor, link: Link) -> Tensor:
-    """Probabilities from model outputs."""
-    if link == "softmax":
-        return values.softmax(dim=-1)
-    known = values[~values.isnan().any(dim=-1)]
-    if known.numel():
-        sums, smallest = known.sum(dim=-1), float(known.min())
-        low, high = float(sums.min()), float(sums.max())
-        if not (smallest >= 0 and abs(low - 1) < 1e-2 and abs(high - 1) < 1e-2):
-            raise ValueError(_PROBABILITIES.format(low=low, high=high, smallest=smallest))
-    return values
+    return output.reshape(passes, B, shape[1]), mode.record
 
 
 def _count(name: str, value: object) -> int:
@@ -276,19 +278,21 @@ def _sample_ids(sample_ids: Tensor | None, x: Tensor) -> Tensor:
     return sample_ids.to(x.device)
 
 
-def _warn_if_not_finite(x: Tensor) -> None:
-    """NaN and inf inputs are used as they are, and said."""
+def _largest_magnitude(x: Tensor) -> Tensor:
+    """Largest magnitude in the input, float64: infinite or NaN where one is."""
     if not x.is_floating_point() or x.numel() == 0:
-        return
-    bad = ~torch.isfinite(x).flatten(1).all(dim=1) if x.ndim > 1 else ~torch.isfinite(x)
-    count = int(bad.sum())
-    if count:
-        first = int(bad.nonzero()[0])
-        warnings.warn(
-            _NOT_FINITE.format(count=count, batch=x.shape[0], first=first),
-            UserWarning,
-            stacklevel=3,
-        )
+        return torch.zeros((), dtype=torch.float64, device=x.device)
+    if x.element_size() == 1:
+        x = x.float()
+    return torch.linalg.vector_norm(x, torch.inf).double()
+
+
+def _warn_not_finite(x: Tensor) -> None:
+    """NaN and inf inputs are used as they are, and said."""
+    bad = ~torch.isfinite(x.reshape(x.shape[0], -1)).all(dim=1)
+    count, first = int(bad.sum()), int(bad.nonzero()[0])
+    message = _NOT_FINITE.format(count=count, batch=x.shape[0], first=first)
+    warnings.warn(message, UserWarning, stacklevel=3)
 
 
 def _describe(layers: dict[str, DropConnectModule]) -> str:

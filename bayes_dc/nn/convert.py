@@ -9,7 +9,7 @@ from torch.nn.utils import parametrize
 from bayes_dc.nn.keys import dropconnect_layers, number_layers
 from bayes_dc.nn.linear import DropConnectLinear
 from bayes_dc.nn.module import check_options
-from bayes_dc.types import MaskScale, MaskScope
+from bayes_dc.types import MaskScale, MaskScope, Sampler
 
 _NOTHING = """\
 convert found no layer to replace: {seen}.
@@ -38,6 +38,7 @@ def convert(
     select: Callable[[str, nn.Module], bool] | None = None,
     scope: MaskScope = "row",
     scale: MaskScale = "inverted",
+    sampler: Sampler = "bernoulli",
     exclude_last: bool = False,
 ) -> ConversionReport:
     """Make ``nn.Linear`` layers of a model DropConnect layers, in place.
@@ -52,6 +53,7 @@ def convert(
         select: Called with (name, layer); True converts. None converts all.
         scope: See ``DropConnectLinear``.
         scale: See ``DropConnectLinear``.
+        sampler: See ``DropConnectLinear``.
         exclude_last: Leave the last linear layer (in ``model.modules()`` order) alone.
 
     Returns:
@@ -75,10 +77,10 @@ def convert(
     if not chosen:
         seen = ", ".join(f"{n or 'the model'} ({r})" for n, r in skipped.items())
         raise ValueError(_NOTHING.format(seen=seen or "the model has no torch.nn.Linear"))
-    check_options(p=p, scope=scope, scale=scale)
+    check_options(p=p, scope=scope, scale=scale, sampler=sampler)
     for _, layer in chosen:
         layer.__class__ = DropConnectLinear
-        layer.configure(p=p, scope=scope, scale=scale)  # type: ignore[operator]
+        layer.configure(p=p, scope=scope, scale=scale, sampler=sampler)  # type: ignore[operator]
     number_layers(model)
     return ConversionReport(tuple(name for name, _ in chosen), skipped)
 

@@ -139,10 +139,14 @@ class MaskKeys:
             if layer.masks is not None and layer.masks.keys is not self:
                 raise RuntimeError(_ATTACHED.format(name=name))
         numbers = number_layers(model)
-        for name, layer in layers.items():
-            words = layer_key(self.seed, numbers[name])
-            key = torch.tensor(words, dtype=torch.int64, device=layer.weight.device)
-            layer.set_masks(LayerMasks(key, self))
+        words = [layer_key(self.seed, numbers[name]) for name in layers]
+        keys = torch.tensor(words, dtype=torch.int64)
+        moved: dict[torch.device, Tensor] = {}  # one copy for a device, not one for a layer
+        for row, layer in enumerate(layers.values()):
+            device = layer.weight.device
+            if device not in moved:
+                moved[device] = keys.to(device)
+            layer.set_masks(LayerMasks(moved[device][row], self))
         self._layers += layers.values()
 
     def detach(self) -> None:

@@ -33,7 +33,8 @@ class DropConnectLinear(DropConnectModule, nn.Linear):
         scope: Which rows share a mask: ``"row"`` none, ``"sample"`` the positions of one entry of
             the first dimension, ``"pass"`` the whole batch.
         scale: ``"inverted"`` divides by the keep probability, ``"none"`` does not.
-        sampler: ``"bernoulli"``.
+        sampler: ``"bernoulli"`` masks weights; ``"gaussian"`` draws the output from the normal
+            distribution with the same mean and variance, and needs ``scope="row"``.
 
     Raises:
         TypeError: If ``p`` is not a number.
@@ -83,6 +84,7 @@ class DropConnectLinear(DropConnectModule, nn.Linear):
             pass_ids=pass_ids,
             scope=self.scope,
             scale=self.scale,
+            sampler=self.sampler,
         )
 
     def extra_repr(self) -> str:

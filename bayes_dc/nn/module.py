@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from bayes_dc.rng import keep_digits
-from bayes_dc.types import MaskScale, MaskScope, Sampler
+from bayes_dc.types import GAUSSIAN_SCOPE, MaskScale, MaskScope, Sampler
 
 if TYPE_CHECKING:
     from bayes_dc.nn.keys import LayerMasks
@@ -23,10 +23,10 @@ def check_options(
         p: Drop probability in [0, 1).
         scope: ``"row"``, ``"sample"`` or ``"pass"``.
         scale: ``"inverted"`` or ``"none"``.
-        sampler: ``"bernoulli"``.
+        sampler: ``"bernoulli"`` or ``"gaussian"``.
 
     Raises:
-        ValueError: If ``p`` or an option is out of range.
+        ValueError: If ``p`` or an option is out of range, or the sampler has no such scope.
     """
     for name, allowed, got in (
         ("scope", get_args(MaskScope), scope),
@@ -35,6 +35,8 @@ def check_options(
     ):
         if got not in allowed:
             raise ValueError(_OPTION.format(name=name, allowed=allowed, got=got))
+    if sampler == "gaussian" and scope != "row":
+        raise ValueError(GAUSSIAN_SCOPE.format(got=scope))
     keep_digits(p)
 
 
@@ -80,7 +82,7 @@ class DropConnectModule(nn.Module):
             p: Drop probability in [0, 1).
             scope: ``"row"``, ``"sample"`` or ``"pass"``.
             scale: ``"inverted"`` or ``"none"``.
-            sampler: ``"bernoulli"``.
+            sampler: ``"bernoulli"`` or ``"gaussian"``.
         """
         check_options(p=p, scope=scope, scale=scale, sampler=sampler)
         self.p = float(p)
@@ -142,7 +144,8 @@ class DropConnectModule(nn.Module):
             One line.
         """
         p = f"p={self.p}" + ("" if self.p == self.p_effective else f" ({self.p_effective:.6g})")
-        return f"{p}, scope={self.scope!r}, scale={self.scale!r}"
+        sampler = "" if self.sampler == "bernoulli" else f", sampler={self.sampler!r}"
+        return f"{p}, scope={self.scope!r}, scale={self.scale!r}{sampler}"
 
     def _save_to_state_dict(self, destination: Any, prefix: str, keep_vars: bool) -> None:
         """Keep the layer number in the metadata: as a key it would be foreign to nn.Linear."""

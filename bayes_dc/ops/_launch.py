@@ -12,10 +12,12 @@ import torch
 import triton.language as tl
 from torch import Tensor
 
+from bayes_dc.ops import _tuned
+
 INTERPRETED = os.environ.get("TRITON_INTERPRET", "0") == "1"
 
 _TARGET_PROGRAMS = 2048
-_MIN_ROWS_PER_SPLIT = 64
+_MIN_ROWS_PER_SPLIT = 32
 _MAX_PARTIAL_ELEMENTS = 1 << 26
 
 
@@ -23,38 +25,67 @@ class RowConfig(NamedTuple):
     """Launch configuration of a row kernel.
 
     Attributes:
-        rows: Rows per lane (unused by the weight gradient).
-        lanes: Lanes along the rows (unused by the weight gradient).
-        quads: Groups of four inputs per program of the gradients.
-        warps: Warps per program.
+        rows: Rows per lane; of one copy (weight gradient).
+        lanes: Lanes along the rows; along the inputs, four each (weight gradient).
+        quads: Groups of four inputs: of one copy (forward), of a program (input gradient).
+        warps: Warps per program: one, or four with a range of inputs each (forward).
+        registers: Highest number of registers per lane, 0 for the compiler's choice.
     """
 
     rows: int = 4
     lanes: int = 32
     quads: int = 1
     warps: int = 1
+    registers: int = 0
 
 
-def fwd_config(M: int, N: int, K: int) -> RowConfig:
-    """Default configuration of the forward."""
+def fwd_config(
+    M: int,
+    N: int,
+    K: int,
+    dtype: torch.dtype = torch.float32,
+    device: torch.device | None = None,
+) -> RowConfig:
+    """Configuration of the forward: measured on this GPU, or one that fits any (no device)."""
     if INTERPRETED:
         return RowConfig(rows=1, lanes=_power_of_two(M))
-    rows = 2 if -(-N // 32) * -(-M // 64) >= _TARGET_PROGRAMS // 2 else 1
-    return RowConfig(rows=rows, lanes=32)
+    found = _tuned.lookup("linear_fwd", device, dtype, M=M, N=N, K=K)
+    if found is not None:
+        return RowConfig(**found)
+    few = -(-N // 32) * -(-M // 32) < _TARGET_PROGRAMS
+    return RowConfig(rows=1, quads=4, warps=4 if few else 1, registers=128)
 
 
-def dx_config(M: int, N: int, K: int) -> RowConfig:
-    """Default configuration of the input gradient."""
+def dx_config(
+    M: int,
+    N: int,
+    K: int,
+    dtype: torch.dtype = torch.float32,
+    device: torch.device | None = None,
+) -> RowConfig:
+    """Configuration of the input gradient."""
     if INTERPRETED:
         return RowConfig(rows=1, quads=_power_of_two(-(-K // 4)), lanes=_power_of_two(M))
+    found = _tuned.lookup("linear_dx", device, dtype, M=M, N=N, K=K)
+    if found is not None:
+        return RowConfig(**found)
     return RowConfig(rows=4, lanes=2, quads=16)
 
 
-def dw_config(M: int, N: int, K: int) -> RowConfig:
-    """Default configuration of the weight gradient."""
+def dw_config(
+    M: int,
+    N: int,
+    K: int,
+    dtype: torch.dtype = torch.float32,
+    device: torch.device | None = None,
+) -> RowConfig:
+    """Configuration of the weight gradient."""
     if INTERPRETED:
-        return RowConfig(quads=_power_of_two(-(-K // 4)))
-    return RowConfig(quads=32)
+        return RowConfig(lanes=_power_of_two(-(-K // 4)))
+    found = _tuned.lookup("linear_dw", device, dtype, M=M, N=N, K=K)
+    if found is not None:
+        return RowConfig(**found)
+    return RowConfig(rows=16)
 
 
 def dw_splits(M: int, N: int, K: int) -> int:

@@ -3,6 +3,8 @@
 Words are held in uint64 arrays so that no product overflows.
 """
 
+import functools
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -69,7 +71,12 @@ def layer_key(seed: int, layer: int) -> tuple[int, int]:
     Returns:
         (k0, k1), 32-bit words.
     """
-    seed, layer = check_seed(seed), check_layer(layer)
+    return _layer_words(check_seed(seed), check_layer(layer))
+
+
+@functools.lru_cache(maxsize=4096)
+def _layer_words(seed: int, layer: int) -> tuple[int, int]:
+    """Kept, because every prediction asks again."""
     words = philox4x32((seed & 0xFFFFFFFF, seed >> 32), (layer, 0, 0, LAYER_TAG))
     return int(words[0]), int(words[1])
 

@@ -15,6 +15,7 @@ MAX_BITS = 16
 WORD_BITS = 32
 WORDS_PER_CALL = 4
 MAX_OUTPUTS = 2**29
+MAX_NORMAL_OUTPUTS = 2**26
 
 KNOWN_ANSWERS: tuple[tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]], ...] = (
     ((0, 0), (0, 0, 0, 0), (0x6627E8D5, 0xE169C58D, 0xBC57AC4C, 0x9B00DBD8)),
@@ -30,6 +31,24 @@ KNOWN_ANSWERS: tuple[tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]], .
     ),
 )
 """Philox4x32-10: (key, counter, output), from the Random123 test vectors (D. E. Shaw Research)."""
+
+UNIFORM_STEP = 2.0**-32
+LARGEST_UNIFORM = 1 - 2.0**-24
+ANGLE_STEP = 2 * math.pi * 2.0**-32
+# How the compiled normals evaluate Box–Muller in float32, to a few units of its last place; first
+# the highest power.
+THIRDS = 0x3F2AAAAB
+"""Bits of the float32 2/3: mantissas are brought into 2/3 … 4/3."""
+LN2 = math.log(2)
+LOG1P = (
+    *(-0.130310059, 0.140869141, -0.121483095, 0.139814854, -0.166846067),
+    *(0.200120345, -0.249996200, 0.333331972, -0.5),
+)
+"""ln(1 + f) = f + f² Σ c fⁱ for −1/3 ≤ f < 1/3."""
+SINE = (-1.9515295891e-4, 8.3321608736e-3, -1.6666654611e-1)
+"""sin t = t + t³ Σ c t²ⁱ for |t| ≤ π/4."""
+COSINE = (2.443315711809948e-5, -1.388731625493765e-3, 4.166664568298827e-2)
+"""cos t = 1 − t²/2 + t⁴ Σ c t²ⁱ for |t| ≤ π/4."""
 
 _P_TYPE = "p must be a real number in [0, 1), the share of weights dropped; got {got!r} ({kind})."
 _P_RANGE = (

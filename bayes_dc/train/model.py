@@ -43,6 +43,7 @@ def build_model(
                 settings.p,
                 scope=settings.scope,
                 scale=settings.scale,
+                sampler=settings.sampler,
                 exclude_last=settings.exclude_last,
             )
     return model

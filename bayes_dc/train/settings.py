@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 from pydantic import Field, model_validator
 
 from bayes_dc.datasets import Settings
-from bayes_dc.types import MaskScale, MaskScope
+from bayes_dc.types import GAUSSIAN_SCOPE, MaskScale, MaskScope, Sampler
 
 Amp = Literal["none", "bf16", "fp16"]
 """Mixed precision: the dtype of autocast, or none of it."""
@@ -25,6 +25,7 @@ class ModelConfig(Settings):
         p: Drop probability of every converted weight, 0 … 1 (excluded); 0 leaves the network plain.
         scope: Rows that share a mask.
         scale: ``"inverted"`` or ``"none"``.
+        sampler: ``"bernoulli"`` masks, or ``"gaussian"`` draws, which need scope ``row``.
         exclude_last: Leave the output layer plain.
     """
 
@@ -33,7 +34,14 @@ class ModelConfig(Settings):
     p: float = Field(default=0.5, ge=0, lt=1)
     scope: MaskScope = "row"
     scale: MaskScale = "inverted"
+    sampler: Sampler = "bernoulli"
     exclude_last: bool = False
+
+    @model_validator(mode="after")
+    def _sampler_has_the_scope(self) -> "ModelConfig":
+        if self.sampler == "gaussian" and self.scope != "row":
+            raise ValueError(GAUSSIAN_SCOPE.format(got=self.scope))
+        return self
 
 
 class OptimizerConfig(Settings):

@@ -49,8 +49,10 @@ def test_what_comes_before_the_first_draw_runs_once(chunk, x):
         lambda x, layer: x.mul(layer(x)).sub_(x[:, :1]),
         lambda x, layer: layer(layer(x)) + x.mean(dim=1, keepdim=True),
         lambda x, layer: torch.stack([x, layer(x)]).sum(dim=0),
+        lambda x, layer: torch.clamp(layer(x), min=x.abs().neg()),
+        lambda x, layer: layer(x) * (x.ndim + x.size(1)) + x.sin().to(x.device, x.dtype),
     ],
-    ids=["add", "cat", "where", "in-place", "broadcast", "list"],
+    ids=["add", "cat", "where", "in-place", "broadcast", "list", "keyword", "attributes"],
 )
 @pytest.mark.parametrize("chunk", [None, 2])
 def test_skips_around_the_first_layer(join, chunk, x):

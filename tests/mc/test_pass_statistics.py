@@ -7,7 +7,7 @@ import pytest
 import torch
 from scipy.special import digamma, xlogy
 
-from bayes_dc.mc.statistics import PassStatistics
+from bayes_dc.mc.statistics import PassStatistics, check_probabilities
 
 FIELDS = (
     "mean",
@@ -98,6 +98,50 @@ def test_with_one_pass_a_group_it_is_the_ordinary_jackknife(T):
     bound = 2 * T * T * 4 * 2.0**-52
     np.testing.assert_allclose(got["mutual_information_corrected"], corrected, rtol=0, atol=bound)
     np.testing.assert_allclose(got["mutual_information_se"] ** 2, variance, rtol=0, atol=bound)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
+def test_logits_of_any_type(dtype):
+    """Softmax in float64 of what the model returned; the probabilities on request."""
+    logits = torch.from_numpy(np.random.default_rng(0).standard_normal((7, 3, 4))).to(dtype)
+    probs = logits.double().softmax(dim=-1)
+    statistics = PassStatistics(7, 3, 4, torch.device("cpu"), "softmax")
+    samples = torch.full((7, 3, 4), torch.nan, dtype=torch.float64)
+    for part in (slice(0, 3), slice(3, 7)):
+        statistics.update(logits[part], samples[part])
+    assert torch.equal(samples, probs)
+    want = summarise(probs)
+    for name, value in want.items():
+        np.testing.assert_array_equal(getattr(statistics.summary(), name), value, err_msg=name)
+
+
+def test_limits_of_the_rows():
+    """Least and largest sum, least entry; rows with a NaN are not judged, whichever the chunk."""
+    rows = torch.tensor([[[0.5, 0.5], [0.25, 0.5]], [[torch.nan, 9.0], [1.5, -0.25]]])
+    for chunk in (1, 2):
+        statistics = PassStatistics(2, 2, 2, torch.device("cpu"), "identity")
+        for part in rows.split(chunk):
+            statistics.update(part)
+        assert statistics.limits().tolist() == [0.75, 1.25, -0.25]
+    nothing = PassStatistics(1, 2, 2, torch.device("cpu"), "identity")
+    nothing.update(rows[1:, :1].expand(1, 2, 2))
+    assert nothing.limits().tolist() == [math.inf, -math.inf, math.inf]
+    check_probabilities(*nothing.limits().tolist())
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "smallest"),
+    [(0.98, 1.0, 0.0), (1.0, 1.02, 0.0), (1.0, 1.0, -1e-9), (math.nan, 1.0, 0.0)],
+)
+def test_what_are_no_probabilities(low, high, smallest):
+    check_probabilities(0.995, 1.005, 0.0)
+    with pytest.raises(ValueError, match="its rows sum to") as caught:
+        check_probabilities(low, high, smallest)
+    assert str(caught.value) == (
+        "link='identity' needs a model that returns class probabilities; its rows sum to "
+        f"{low:.4g} … {high:.4g} with a smallest entry of {smallest:.4g}. "
+        "Use link='softmax' for logits."
+    )
 
 
 @pytest.mark.parametrize("chunk", [1, 3, 20, 46, 47])

@@ -148,6 +148,10 @@ def test_shapes_are_never_squeezed(T):
         warnings.simplefilter("always")
         got = predict_with_uncertainty(model, inputs(1), T=T, return_samples=True)
     assert len(said) == (T > 1)
+    for warning in said:
+        assert "the softmax of one number is 1 whatever it is" in str(warning.message)
+        assert "return the two logits [0, z]" in str(warning.message)
+        assert "[1 − p, p] and pass link='identity'." in str(warning.message)
     assert torch.equal(got.mean, torch.ones(1, 1, dtype=torch.float64))
     assert got.samples.shape == (T, 1, 1)
     assert got.entropy.tolist() == [0.0]

@@ -209,7 +209,7 @@ def test_p_that_is_no_number_is_refused_at_construction(p):
     [
         ("scope", "('row', 'sample', 'pass')"),
         ("scale", "('inverted', 'none')"),
-        ("sampler", "('bernoulli',)"),
+        ("sampler", "('bernoulli', 'gaussian')"),
     ],
 )
 def test_unknown_options_are_refused(option, allowed):

@@ -129,12 +129,15 @@ def test_seeds_a_compiler_might_specialise(seed, at):
 
 
 def test_normals_equal_the_reference_to_float32(at):
-    """The angle 2π b / 2³² has 24 bits here: off by 2π · 2⁻²⁵, and a few roundings more."""
+    """Six half units in the last place of the radius.
+
+    Two of the GPU's square root, two of sine or cosine, one of half the logarithm, one of products.
+    """
     out = torch.full((4, 4 * QUADS), torch.nan, **at)
     normals_kernel[(1,)](coordinates(3, 2, 77, 5, at), out, 4, QUADS)
     want = normals(layer_key(3, 2), np.array([77]), np.array([5]), 4, 4 * QUADS)[0]
     radius = np.hypot(want[:, ::2], want[:, 1::2]).repeat(2, axis=1)
-    bound = radius * (2 * np.pi * 2.0**-24 * 2 + 4 * 2.0**-24)
+    bound = 6 * 2.0**-24 * radius
     assert (abs(out.cpu().numpy() - want) <= bound).all()
 
 

@@ -7,10 +7,11 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.overrides import handle_torch_function, has_torch_function_variadic
 
+from bayes_dc.ops.gaussian import gaussian_linear
 from bayes_dc.ops.linear import op
 from bayes_dc.rng import keep_digits, layer_key
-from bayes_dc.rng.spec import MAX_OUTPUTS
-from bayes_dc.types import MaskKey, MaskScale, MaskScope
+from bayes_dc.rng.spec import MAX_NORMAL_OUTPUTS, MAX_OUTPUTS
+from bayes_dc.types import GAUSSIAN_SCOPE, MaskKey, MaskScale, MaskScope, Sampler
 
 _TYPE = "{name} must be a torch.Tensor; got {got}. Wrap it: torch.as_tensor({name})."
 _X_DTYPE = "x must be a floating point tensor; got {got}. Convert it, e.g. x.float()."
@@ -24,6 +25,11 @@ _DTYPES = (
 _DEVICES = "x, weight and bias must be on one device; got {x}, {weight} and {bias}."
 _SCOPE = "scope must be one of {allowed}; got {got!r}."
 _SCALE = "scale must be one of {allowed}; got {got!r}."
+_SAMPLER = "sampler must be one of {allowed}; got {got!r}."
+_NORMALS = (
+    "sampler='gaussian' has normals for fewer than 2**26 outputs; weight has {got}. "
+    "Use sampler='bernoulli', or split the layer."
+)
 _KEY = (
     "key must be a MaskKey(seed, layer) or an int64 tensor [2] of layer key words on the device of "
     "x; got {got}."
@@ -37,7 +43,7 @@ Give sample_ids one entry for each row of a pass and pass_ids one for each pass.
 
 
 class _Layout(NamedTuple):
-    """x as [P, S, R, K] and the ids of its groups."""
+    """x as [P', S, R, K], P' = P or 1 for rows that all passes share, and the ids of its groups."""
 
     x: Tensor
     sample_ids: Tensor
@@ -56,6 +62,7 @@ def dropconnect_linear(
     pass_ids: Tensor | None = None,
     scope: MaskScope = "row",
     scale: MaskScale = "inverted",
+    sampler: Sampler = "bernoulli",
 ) -> Tensor:
     """Linear map whose weights are dropped by a mask of their own for every row and pass.
 
@@ -65,6 +72,9 @@ def dropconnect_linear(
         E[y] = s · keep · W x + b     Var[y_n] = s² · keep · (1 − keep) · Σ_k (W_nk x_k)²
 
     s = 1 / keep for ``scale="inverted"``, 1 for ``"none"``. No mask is stored, forward or backward.
+    With ``sampler="gaussian"`` y is instead drawn from the normal distribution with this mean and
+    variance: two matrix products for any number of passes over the same rows, and what the masks
+    converge to for many inputs of comparable weight (``ops/gaussian/README.md``).
 
     Args:
         x: Input ``[rows, …, K]`` or ``[K]``, float32, bfloat16, float16 or float64. With ``P``
@@ -80,6 +90,7 @@ def dropconnect_linear(
         scope: ``"row"`` one mask per row of every leading dimension, ``"sample"`` one per entry of
             the first dimension, shared by the others, ``"pass"`` one for the whole batch.
         scale: ``"inverted"`` or ``"none"``.
+        sampler: ``"bernoulli"`` masks, or ``"gaussian"`` draws, which need ``scope="row"``.
 
     Returns:
         ``[P · S, …, N]``, or ``[N]`` for a ``[K]`` input in one pass, in the dtype of ``x`` (under
@@ -91,15 +102,18 @@ def dropconnect_linear(
         ValueError: If a shape, dtype, device or option does not fit.
 
     Determinism:
-        A mask bit depends on (key, sample id, pass id, n, k) only. Repeats bit for bit on one
-        device; devices agree to rounding.
+        A mask bit depends on (key, sample id, pass id, n, k) only, a normal on the same without k.
+        Repeats bit for bit on one device; devices agree to rounding.
 
     Accuracy:
-        Products and sums in float32 (float64 for float64), one rounding to the output dtype.
+        Products and sums in float32 (float64 for float64), one rounding to the output dtype. On a
+        GPU the Gaussian sampler multiplies as ``F.linear`` does for the dtype (TensorFloat-32 where
+        torch may use it).
 
     Source:
         Wan et al. 2013, *Regularization of neural networks using DropConnect* (there p is the keep
-        probability and the bias is dropped too).
+        probability and the bias is dropped too). Wang & Manning 2013, *Fast dropout training*;
+        Kingma et al. 2015, *Variational dropout and the local reparameterization trick*.
 
     Example:
         >>> x, w = torch.ones(2, 8), torch.ones(4, 8)
@@ -119,6 +133,7 @@ def dropconnect_linear(
             pass_ids=pass_ids,
             scope=scope,
             scale=scale,
+            sampler=sampler,
         )
     digits = keep_digits(p)
     _check_types(x=x, weight=weight, bias=bias)
@@ -128,16 +143,14 @@ def dropconnect_linear(
         raise ValueError(_SCOPE.format(allowed=get_args(MaskScope), got=scope))
     if scale not in get_args(MaskScale):
         raise ValueError(_SCALE.format(allowed=get_args(MaskScale), got=scale))
+    _check_sampler(sampler, scope, weight)
     layout = _layout(x, sample_ids, pass_ids, scope)
     key = _key_tensor(key, x.device)
     if digits.bits == 0:
         y = F.linear(x, weight, bias)
-        passes = layout.x.shape[0] if y.shape[:-1] != layout.out_shape else 1
+        passes = layout.pass_ids.shape[0] if y.shape[:-1] != layout.out_shape else 1
         return y.expand(passes, *y.shape).reshape(*layout.out_shape, weight.shape[0])
-    y = op.linear(
-        layout.x,
-        weight,
-        bias,
+    coordinates = (
         key,
         layout.sample_ids,
         layout.pass_ids,
@@ -145,6 +158,11 @@ def dropconnect_linear(
         digits.bits,
         1.0 / digits.keep_probability if scale == "inverted" else 1.0,
     )
+    if sampler == "gaussian":
+        y = gaussian_linear(layout.x, weight, bias, *coordinates)
+    else:
+        x = layout.x.expand(layout.pass_ids.shape[0], *layout.x.shape[1:])
+        y = op.linear(x, weight, bias, *coordinates)
     return y.reshape(*layout.out_shape, weight.shape[0])
 
 
@@ -189,6 +207,17 @@ def _check_tensors(x: Tensor, weight: Tensor, bias: Tensor | None) -> None:
         raise ValueError(_DEVICES.format(x=x.device, weight=weight.device, bias=other.device))
 
 
+def _check_sampler(sampler: Sampler, scope: MaskScope, weight: Tensor) -> None:
+    """Refuse an unknown sampler, and draws where the Gaussian one has none."""
+    if sampler not in get_args(Sampler):
+        raise ValueError(_SAMPLER.format(allowed=get_args(Sampler), got=sampler))
+    if sampler == "gaussian":
+        if scope != "row":
+            raise ValueError(GAUSSIAN_SCOPE.format(got=scope))
+        if weight.shape[0] >= MAX_NORMAL_OUTPUTS:
+            raise ValueError(_NORMALS.format(got=weight.shape[0]))
+
+
 def _layout(
     x: Tensor, sample_ids: Tensor | None, pass_ids: Tensor | None, scope: MaskScope
 ) -> _Layout:
@@ -223,7 +252,7 @@ def _layout(
         sample_ids = torch.zeros(1, dtype=torch.int64, device=device)
         x4 = x.reshape(passes, 1, S * L, K)
     out_shape = (P * S, *inner) if lead or P * S != 1 else ()
-    return _Layout(x4.expand(P, *x4.shape[1:]), sample_ids, pass_ids, out_shape)
+    return _Layout(x4, sample_ids, pass_ids, out_shape)
 
 
 def _check_ids(name: str, ids: Tensor, device: torch.device) -> None:

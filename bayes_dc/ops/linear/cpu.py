@@ -6,21 +6,19 @@ Mask        bits of rng/SPEC.md v1, made in a buffer that stays in the first-lev
 Precision   products and sums in float32 (float64 for float64), rounded once to the type of ``out``
 Order       sums run over k, n or rows in ascending order, in chains of a fixed length: the same
             bits for any batch, place in it, blocking and number of threads
-Threads     torch.get_num_threads(), from a pool of this module's own: it works after a fork and for
-            several Python threads at once, which Numba's threading layers do not promise
+Threads     torch.get_num_threads(), from the pool of ``ops/_threads.py``
 Memory      0.3 MB per thread, whatever G, N and K are; operands not of the type of the sums or not
             contiguous along the last dimension are copied, expanded dimensions once
 Cost        G·N·K masked multiply-adds; on AVX-512 about 0.06 cycles each, and 0.025 per digit of p
 """
 
-import os
-from concurrent.futures import ThreadPoolExecutor
 from types import ModuleType
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from bayes_dc.ops import _threads
 from bayes_dc.ops.linear import _cpu_dw, _cpu_dx, _cpu_fwd
 from bayes_dc.ops.linear._cpu_ir import ROWS
 
@@ -30,10 +28,6 @@ _TASKS_PER_THREAD = 4
 _FEW_ROWS = 32
 """Packing weights for fewer rows than these takes a share of the time that is worth avoiding."""
 _ALIGNMENT = 64
-
-_pool: list[ThreadPoolExecutor] = []
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_pool.clear)  # a child has no threads
 
 
 def launch_fwd(
@@ -165,17 +159,7 @@ def _run(
         start = memory.ctypes.data
         kernel.run(start + -start % _ALIGNMENT, *arguments)
 
-    helpers = []
-    try:
-        for _ in range(threads - 1):
-            helpers.append(_workers().submit(work))  # noqa: PERF401, those before a failure count
-    except RuntimeError:  # no more threads: none left, or the interpreter is about to end
-        pass
-    try:
-        work()
-    finally:
-        for helper in helpers:
-            helper.result()
+    _threads.share(work, threads)
     if not direct:
         out.copy_(result)
 
@@ -209,10 +193,3 @@ def _operand(tensor: Tensor, dtype: torch.dtype) -> Tensor:
 def _scratch(size: int) -> np.ndarray:
     """Memory for one thread; kernels read only what they wrote."""
     return np.empty(size, np.uint8)
-
-
-def _workers() -> ThreadPoolExecutor:
-    """The pool of this process, made when first needed."""
-    if not _pool:
-        _pool.append(ThreadPoolExecutor(os.cpu_count(), thread_name_prefix="bayes_dc"))
-    return _pool[0]

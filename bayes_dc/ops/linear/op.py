@@ -12,6 +12,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from bayes_dc.ops import _grouped
+
+_Kernels = Callable[[str, Tensor], Callable[..., None]]
 _COORDINATES = "Tensor key, Tensor sample_ids, Tensor pass_ids, int keep, int bits, float scale"
 _LIBRARY = torch.library.Library("bayes_dc", "DEF")
 _LIBRARY.define(f"linear(Tensor x, Tensor w, Tensor? bias, {_COORDINATES}) -> Tensor")
@@ -24,44 +27,57 @@ Install it (pip install triton) or move the model and its input to the CPU.
 """
 
 
-def _cpu(name: str) -> Callable[..., None]:
+def _cpu(name: str, rows: Tensor) -> Callable[..., None]:
     """A launcher of the CPU kernels; numba is imported with the first."""
     from bayes_dc.ops.linear import cpu
 
     return getattr(cpu, name)
 
 
-def _triton(name: str) -> Callable[..., None]:
-    """A launcher of the Triton kernels; triton is imported with the first."""
+def _triton(name: str, rows: Tensor) -> Callable[..., None]:
+    """A launcher of the Triton kernels for ``rows`` [P, S, R, …]; triton comes with the first."""
     try:
-        from bayes_dc.ops.linear import triton_dw, triton_dx, triton_fwd
+        from bayes_dc.ops.linear import (
+            triton_dw,
+            triton_dx,
+            triton_fwd,
+            triton_grouped_dw,
+            triton_grouped_dx,
+            triton_grouped_fwd,
+        )
     except ImportError as error:
         raise ImportError(_NO_TRITON.format(cause=error)) from error
-    modules = {"launch_fwd": triton_fwd, "launch_dx": triton_dx, "launch_dw": triton_dw}
-    return getattr(modules[name], name)
+    by_row = {"launch_fwd": triton_fwd, "launch_dx": triton_dx, "launch_dw": triton_dw}
+    by_group = {
+        "launch_fwd": triton_grouped_fwd,
+        "launch_dx": triton_grouped_dx,
+        "launch_dw": triton_grouped_dw,
+    }
+    grouped = _grouped.uses_tensor_cores(rows.shape[2], rows.dtype)
+    return getattr((by_group if grouped else by_row)[name], name)
 
 
 def _options(keep: int, bits: int, scale: float) -> dict[str, Any]:
     return {"keep": keep, "bits": bits, "scale": scale}
 
 
-def _linear_by(kernels: Callable[[str], Callable[..., None]]) -> Callable[..., Tensor]:
+def _linear_by(kernels: _Kernels) -> Callable[..., Tensor]:
     """``linear`` with the launchers of ``kernels``; ``at`` are the coordinates of the schema."""
 
     def linear(x: Tensor, w: Tensor, bias: Tensor | None, *at: Any) -> Tensor:
         out = x.new_empty((*x.shape[:3], w.shape[0]))
-        kernels("launch_fwd")(x, w, bias, *at[:3], out, **_options(*at[3:]))
+        kernels("launch_fwd", x)(x, w, bias, *at[:3], out, **_options(*at[3:]))
         return out
 
     return linear
 
 
-def _dx_by(kernels: Callable[[str], Callable[..., None]]) -> Callable[..., Tensor]:
+def _dx_by(kernels: _Kernels) -> Callable[..., Tensor]:
     """``linear_dx`` with the launchers of ``kernels``."""
 
     def linear_dx(gy: Tensor, w: Tensor, *at: Any) -> Tensor:
         out = gy.new_empty((*gy.shape[:3], w.shape[1]))
-        kernels("launch_dx")(gy, w, *at[:3], out, **_options(*at[3:]))
+        kernels("launch_dx", gy)(gy, w, *at[:3], out, **_options(*at[3:]))
         return out
 
     return linear_dx
@@ -69,23 +85,38 @@ def _dx_by(kernels: Callable[[str], Callable[..., None]]) -> Callable[..., Tenso
 
 def _dw_cpu(gy: Tensor, x: Tensor, *at: Any) -> Tensor:
     out = gy.new_empty((gy.shape[3], x.shape[3]))
-    _cpu("launch_dw")(gy, x, *at[:3], out, **_options(*at[3:]))
+    _cpu("launch_dw", gy)(gy, x, *at[:3], out, **_options(*at[3:]))
     return out
 
 
 def _dw_triton(gy: Tensor, x: Tensor, *at: Any) -> Tensor:
     """With room for the sums of the runs of rows, where the shape asks for more than one."""
-    launch = _triton("launch_dw")
+    launch = _triton("launch_dw", gy)
     from bayes_dc.ops import _launch
 
-    N, K = gy.shape[3], x.shape[3]
+    P, S, R, N = gy.shape
+    K = x.shape[3]
     out = gy.new_empty((N, K))
-    splits = _launch.dw_splits(gy.shape[:3].numel(), N, K)
+    if _grouped.uses_tensor_cores(R, gy.dtype):
+        splits = _grouped.dw_splits(P * S, N, K)
+        if _grouped.reads_along_rows(gy):
+            gy, x = _along_rows(gy), _along_rows(x)
+    else:
+        splits = _launch.dw_splits(P * S * R, N, K)
     partial = None
     if splits > 1:
         partial = gy.new_empty((splits, N, K), dtype=_launch.accumulator_dtype(gy.dtype))
     launch(gy, x, *at[:3], out, **_options(*at[3:]), partial=partial)
     return out
+
+
+def _along_rows(t: Tensor) -> Tensor:
+    """A copy of ``t`` whose rows are neighbours in memory, rounded to TensorFloat-32."""
+    from bayes_dc.ops.linear import triton_grouped_dw
+
+    room = _grouped.room_along_rows(t)
+    triton_grouped_dw.launch_along_rows(t, room)
+    return room.expand(t.shape)
 
 
 def _linear_fake(x: Tensor, w: Tensor, *_: Any) -> Tensor:

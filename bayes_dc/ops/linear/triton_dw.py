@@ -3,8 +3,10 @@
 Shapes      dy [P, S, R, N], x [P, S, R, K], any strides; out [N, K] or, with ``splits`` > 1,
             partial [splits, N, K] float32, then reduced into out; m counts the P·S·R rows.
 Mask        words of rng/SPEC.md v1, made again in registers.
-Grid        cdiv(N, 32) · cdiv(K, 4·QUADS) · splits programs; lanes own four inputs, registers own
-            the 32 outputs of a word.
+Tile        a lane owns four inputs of one word, 128 sums in registers. dy is the same for all
+            lanes and is read from shared memory as a broadcast, where it arrives, as x does, by
+            asynchronous copies, ROWS rows ahead.
+Grid        cdiv(N, 32) · cdiv(K, 4·LANES) · splits programs of one warp.
 Precision   products and sums in float32 (float64 for float64); s applied once, at the end.
 Order       a split owns a contiguous run of rows and adds them in ascending order; the splits are
             added in ascending order by the second kernel. The number of splits is a function of
@@ -18,14 +20,56 @@ import triton.language as tl
 from torch import Tensor
 
 from bayes_dc.ops import _launch
-from bayes_dc.ops.linear.triton_fma import below, fma_if4, load_quad, row_coordinates
+from bayes_dc.ops.linear.triton_fma import load_quad, row_coordinates
+from bayes_dc.ops.linear.triton_staged_dw import add_row, sum_rows
 from bayes_dc.rng.device import mask_words
 
 _RUNTIME = (
-    *("S", "R", "M", "N", "K", "chunk", "stride_gp", "stride_gs", "stride_gr", "stride_gn"),
+    *("S", "R", "M", "N", "K", "chunk", "nil", "stride_gp", "stride_gs", "stride_gr", "stride_gn"),
     *("stride_xp", "stride_xs", "stride_xr", "stride_xk", "stride_sample", "stride_pass"),
     *("stride_oz", "stride_on", "stride_ok"),
 )
+
+
+@triton.jit
+def _direct(
+    acc, gy, x, sample_ptr, pass_ptr, k0, k1, pn, quad, first, last, S, R, N, K,
+    stride_gp, stride_gs, stride_gr, stride_gn, stride_xp, stride_xs, stride_xr, stride_xk,
+    stride_sample, stride_pass,
+    KEEP: tl.constexpr, BITS: tl.constexpr, ACC: tl.constexpr, PTX: tl.constexpr,
+):  # fmt: skip
+    """The rows of a split, each element by a load of its own."""
+    k = 4 * quad
+    n = pn * 32
+    x += k.to(tl.int64) * stride_xk
+    gy += tl.cast(n, tl.int64) * stride_gn
+    p, s, r = row_coordinates(first, S, R)
+    for _ in range(first, last):
+        sample = tl.load(sample_ptr + s * stride_sample).to(tl.uint32)
+        step = tl.load(pass_ptr + p * stride_pass).to(tl.uint32)
+        words = mask_words(k0, k1, quad.to(tl.uint32), pn.to(tl.uint32), sample, step, KEEP, BITS)
+        row = x + (p * stride_xp + s * stride_xs + r * stride_xr)
+        row_gy = gy + (p * stride_gp + s * stride_gs + r * stride_gr)
+        x_quad = load_quad(row, row, stride_xk, quad * 0 + 1, k, K, ACC, False, PTX)
+        quads = ()
+        for q in tl.static_range(8):
+            g = row_gy + 4 * q * stride_gn
+            at = n + 4 * q
+            quads = quads + (
+                (
+                    tl.load(g, mask=at < N, other=0).to(ACC),
+                    tl.load(g + stride_gn, mask=at + 1 < N, other=0).to(ACC),
+                    tl.load(g + 2 * stride_gn, mask=at + 2 < N, other=0).to(ACC),
+                    tl.load(g + 3 * stride_gn, mask=at + 3 < N, other=0).to(ACC),
+                ),
+            )
+        acc = add_row(acc, words, x_quad, quads, PTX)
+        r += 1
+        s += (r == R).to(tl.int64)
+        r = tl.where(r == R, 0, r)
+        p += (s == S).to(tl.int64)
+        s = tl.where(s == S, 0, s)
+    return acc
 
 
 @triton.jit(do_not_specialize=_RUNTIME)
@@ -42,6 +86,7 @@ def dropconnect_linear_dw_kernel(
     N,
     K,
     chunk,
+    nil,
     stride_gp,
     stride_gs,
     stride_gr,
@@ -59,84 +104,48 @@ def dropconnect_linear_dw_kernel(
     BITS: tl.constexpr,
     SCALE: tl.constexpr,
     ACC: tl.constexpr,
-    VECTOR_GY: tl.constexpr,
-    VECTOR_X: tl.constexpr,
+    STAGED: tl.constexpr,
+    EVEN: tl.constexpr,
     PTX: tl.constexpr,
-    QUADS: tl.constexpr,
+    LANES: tl.constexpr,
+    ROWS: tl.constexpr,
 ):
-    """One word column (32 outputs) × 4·QUADS inputs over one run of ``chunk`` rows."""
+    """One word column (32 outputs) × 4·LANES inputs over one run of ``chunk`` rows."""
     n_words = tl.cdiv(N, 32)
-    tiles = tl.cdiv(K, 4 * QUADS)
+    tiles = tl.cdiv(K, 4 * LANES)
     pid = tl.program_id(0)
     pn = pid % n_words
     pk = pid // n_words % tiles
     pz = pid // n_words // tiles
-    zero = tl.zeros([8, QUADS], tl.int32)
-    quad = (pk * QUADS + tl.arange(0, QUADS))[None, :] + zero  # [8, QUADS]
-    k = 4 * quad
-    n = pn * 32 + 4 * tl.arange(0, 8)[:, None] + zero
-    bit = 1 << (4 * tl.arange(0, 8)[:, None] + zero)
+    lane = tl.arange(0, LANES)
+    quad = pk * LANES + lane
     k0 = tl.load(key_ptr).to(tl.uint32)
     k1 = tl.load(key_ptr + 1).to(tl.uint32)
-    gy = gy_ptr + (tl.minimum(n, N - 4) if VECTOR_GY else n).to(tl.int64) * stride_gn
-    x = x_ptr + (tl.minimum(k, K - 4) if VECTOR_X else k).to(tl.int64) * stride_xk
-    a00 = tl.zeros([8, QUADS], ACC)
-    a10 = tl.zeros([8, QUADS], ACC)
-    a20 = tl.zeros([8, QUADS], ACC)
-    a30 = tl.zeros([8, QUADS], ACC)
-    a01 = tl.zeros([8, QUADS], ACC)
-    a11 = tl.zeros([8, QUADS], ACC)
-    a21 = tl.zeros([8, QUADS], ACC)
-    a31 = tl.zeros([8, QUADS], ACC)
-    a02 = tl.zeros([8, QUADS], ACC)
-    a12 = tl.zeros([8, QUADS], ACC)
-    a22 = tl.zeros([8, QUADS], ACC)
-    a32 = tl.zeros([8, QUADS], ACC)
-    a03 = tl.zeros([8, QUADS], ACC)
-    a13 = tl.zeros([8, QUADS], ACC)
-    a23 = tl.zeros([8, QUADS], ACC)
-    a33 = tl.zeros([8, QUADS], ACC)
-    everywhere = below(k, K, False)
     first = pz * chunk
     last = tl.minimum(first + chunk, M)
-    p, s, r = row_coordinates(first, S, R)
-    for _ in range(first, last):
-        sample = tl.load(sample_ptr + s * stride_sample).to(tl.uint32)
-        step = tl.load(pass_ptr + p * stride_pass).to(tl.uint32)
-        d0, d1, d2, d3 = mask_words(
-            k0, k1, quad.to(tl.uint32), pn.to(tl.uint32), sample, step, KEEP, BITS
-        )
-        row_x = x + (p * stride_xp + s * stride_xs + r * stride_xr)
-        row_gy = gy + (p * stride_gp + s * stride_gs + r * stride_gr)
-        x0, x1, x2, x3 = load_quad(row_x, row_x, stride_xk, everywhere, k, K, ACC, VECTOR_X, PTX)
-        g0, g1, g2, g3 = load_quad(row_gy, row_gy, stride_gn, everywhere, n, N, ACC, VECTOR_GY, PTX)
-        a00, a10, a20, a30 = fma_if4(a00, a10, a20, a30, d0, bit, x0, g0, g1, g2, g3, PTX)
-        a01, a11, a21, a31 = fma_if4(a01, a11, a21, a31, d1, bit, x1, g0, g1, g2, g3, PTX)
-        a02, a12, a22, a32 = fma_if4(a02, a12, a22, a32, d2, bit, x2, g0, g1, g2, g3, PTX)
-        a03, a13, a23, a33 = fma_if4(a03, a13, a23, a33, d3, bit, x3, g0, g1, g2, g3, PTX)
-        r += 1
-        s += (r == R).to(tl.int64)
-        r = tl.where(r == R, 0, r)
-        p += (s == S).to(tl.int64)
-        s = tl.where(s == S, 0, s)
-    out = out_ptr + pz.to(tl.int64) * stride_oz
-    out += n.to(tl.int64) * stride_on + k.to(tl.int64) * stride_ok
-    _store_quad(out, stride_ok, n < N, k, K, a00 * SCALE, a01 * SCALE, a02 * SCALE, a03 * SCALE)
-    out += stride_on
-    _store_quad(out, stride_ok, n + 1 < N, k, K, a10 * SCALE, a11 * SCALE, a12 * SCALE, a13 * SCALE)
-    out += stride_on
-    _store_quad(out, stride_ok, n + 2 < N, k, K, a20 * SCALE, a21 * SCALE, a22 * SCALE, a23 * SCALE)
-    out += stride_on
-    _store_quad(out, stride_ok, n + 3 < N, k, K, a30 * SCALE, a31 * SCALE, a32 * SCALE, a33 * SCALE)
-
-
-@triton.jit
-def _store_quad(p, stride, inside, k, K, v0, v1, v2, v3):
-    """Store four neighbours along k, cast to the pointer's type."""
-    tl.store(p, v0.to(p.dtype.element_ty), mask=inside & (k < K))
-    tl.store(p + stride, v1.to(p.dtype.element_ty), mask=inside & (k + 1 < K))
-    tl.store(p + 2 * stride, v2.to(p.dtype.element_ty), mask=inside & (k + 2 < K))
-    tl.store(p + 3 * stride, v3.to(p.dtype.element_ty), mask=inside & (k + 3 < K))
+    acc = ((((tl.zeros([LANES], ACC),) * 8),) * 4,) * 4
+    if STAGED:
+        tl.static_assert(LANES == 32)
+        acc = sum_rows(
+            acc, gy_ptr, x_ptr, sample_ptr, pass_ptr, k0, k1, pn.to(tl.uint32), lane, quad,
+            first, last, S, R, N, K, nil, stride_gp, stride_gs, stride_gr,
+            stride_xp, stride_xs, stride_xr, stride_sample, stride_pass, KEEP, BITS, EVEN, ROWS,
+        )  # fmt: skip
+    else:
+        acc = _direct(
+            acc, gy_ptr, x_ptr, sample_ptr, pass_ptr, k0, k1, pn, quad, first, last, S, R, N, K,
+            stride_gp, stride_gs, stride_gr, stride_gn, stride_xp, stride_xs, stride_xr, stride_xk,
+            stride_sample, stride_pass, KEEP, BITS, ACC, PTX,
+        )  # fmt: skip
+    k = 4 * quad
+    out = out_ptr + pz.to(tl.int64) * stride_oz + k.to(tl.int64) * stride_ok
+    for part in tl.static_range(4):
+        for j in tl.static_range(8):
+            n = pn * 32 + 8 * part + j
+            to = out + tl.cast(n, tl.int64) * stride_on
+            for i in tl.static_range(4):
+                value = (acc[part][i][j] * SCALE).to(out_ptr.dtype.element_ty)
+                tl.store(to + i * stride_ok, value, mask=(n < N) & (k + i < K))
 
 
 @triton.jit(do_not_specialize=["N", "K", "splits", "stride_on", "stride_ok"])
@@ -180,10 +189,12 @@ def launch_dw(
     if M == 0 or N == 0 or K == 0:
         out.zero_()
         return
-    config = config or _launch.dw_config(M, N, K)
+    config = config or _launch.dw_config(M, N, K, gy.dtype, gy.device)
     splits = 1 if partial is None else partial.shape[0]
     target = out if partial is None else partial
-    grid = (triton.cdiv(N, 32) * triton.cdiv(K, 4 * config.quads) * splits,)
+    staged = _launch.use_ptx(gy) and _launch.quads(gy) and _launch.quads(x)
+    chunk = triton.cdiv(M, splits)
+    grid = (triton.cdiv(N, 32) * triton.cdiv(K, 4 * config.lanes) * splits,)
     with _launch.on_device_of(gy):
         dropconnect_linear_dw_kernel[grid](
             gy,
@@ -197,7 +208,8 @@ def launch_dw(
             M,
             N,
             K,
-            triton.cdiv(M, splits),
+            chunk,
+            0,
             *gy.stride(),
             *x.stride(),
             sample_ids.stride(0),
@@ -207,11 +219,13 @@ def launch_dw(
             BITS=bits,
             SCALE=scale,
             ACC=_launch.accumulator(gy.dtype),
-            VECTOR_GY=_launch.quads(gy),
-            VECTOR_X=_launch.quads(x),
+            STAGED=staged,
+            EVEN=M % splits == 0 and chunk % config.rows == 0,
             PTX=_launch.use_ptx(gy),
-            QUADS=config.quads,
-            num_warps=config.warps,
+            LANES=config.lanes,
+            ROWS=config.rows,
+            num_warps=1,
+            maxnreg=config.registers or None,
         )
         if partial is not None:
             sum_splits_kernel[(triton.cdiv(N * K, 1024),)](

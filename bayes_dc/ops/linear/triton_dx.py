@@ -20,7 +20,7 @@ from bayes_dc.ops.linear.triton_fma import below, dot_if4, load_id, load_quad, r
 from bayes_dc.rng.device import mask_words
 
 _RUNTIME = (
-    *("S", "R", "M", "N", "K", "stride_gp", "stride_gs", "stride_gr", "stride_gn"),
+    *("S", "R", "M", "N", "K", "nil", "stride_gp", "stride_gs", "stride_gr", "stride_gn"),
     *("stride_wn", "stride_wk", "stride_sample", "stride_pass"),
     *("stride_op", "stride_os", "stride_or", "stride_ok"),
 )
@@ -39,6 +39,7 @@ def dropconnect_linear_dx_kernel(
     M,
     N,
     K,
+    nil,
     stride_gp,
     stride_gs,
     stride_gr,
@@ -96,7 +97,16 @@ def dropconnect_linear_dx_kernel(
         step_g = tl.cast(stride_gn, tl.int64)
     for nw in range(0, tl.cdiv(N, 32)):
         d0, d1, d2, d3 = mask_words(
-            k0, k1, quad.to(tl.uint32), (nw + zero).to(tl.uint32), sample, step, KEEP, BITS
+            k0,
+            k1,
+            quad.to(tl.uint32),
+            (nw + zero).to(tl.uint32),
+            sample,
+            step,
+            KEEP,
+            BITS,
+            nil,
+            PTX,
         )
         # Bits beyond N are cleared: whatever is read for them, NaN included, is never multiplied.
         left = N - nw * 32
@@ -158,7 +168,7 @@ def launch_dx(
     M = P * S * R
     if M == 0 or K == 0:
         return
-    config = config or _launch.dx_config(M, N, K)
+    config = config or _launch.dx_config(M, N, K, gy.dtype, gy.device)
     grid = (triton.cdiv(K, 4 * config.quads) * triton.cdiv(M, config.rows * config.lanes),)
     with _launch.on_device_of(gy):
         dropconnect_linear_dx_kernel[grid](
@@ -173,6 +183,7 @@ def launch_dx(
             M,
             N,
             K,
+            0,
             *gy.stride(),
             *w.stride(),
             sample_ids.stride(0),

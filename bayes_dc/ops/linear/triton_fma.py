@@ -11,30 +11,47 @@ import triton.language as tl
 
 
 @triton.jit
-def fma_if4(a0, a1, a2, a3, word, bit, x, w0, w1, w2, w3, PTX: tl.constexpr):
-    """a_i + x · w_i where ``word`` has the bit ``bit << i``, for i = 0 … 3."""
+def fma_if8(a, word, bit, x, w, PTX: tl.constexpr):
+    """a[i] + x · w[i] where ``word`` has the bit ``bit << i``, for i = 0 … 7.
+
+    ``a`` and ``w`` are tuples; ``bit`` is a constant that begins a byte: seven of the eight
+    predicates come from one R2P.
+    """
     if PTX:
         return tl.inline_asm_elementwise(
-            """{ .reg .pred p; .reg .b32 t, c, d, e; .reg .f32 f0, f1, f2, f3;
-            shl.b32 c, $9, 1; shl.b32 d, $9, 2; shl.b32 e, $9, 3;
-            mov.f32 f0, $4; mov.f32 f1, $5; mov.f32 f2, $6; mov.f32 f3, $7;
-            and.b32 t, $8, $9; setp.ne.s32 p, t, 0; @p fma.rn.f32 f0, $10, $11, f0;
-            and.b32 t, $8, c; setp.ne.s32 p, t, 0; @p fma.rn.f32 f1, $10, $12, f1;
-            and.b32 t, $8, d; setp.ne.s32 p, t, 0; @p fma.rn.f32 f2, $10, $13, f2;
-            and.b32 t, $8, e; setp.ne.s32 p, t, 0; @p fma.rn.f32 f3, $10, $14, f3;
-            mov.f32 $0, f0; mov.f32 $1, f1; mov.f32 $2, f2; mov.f32 $3, f3; }""",
-            "=&f,=&f,=&f,=&f,f,f,f,f,r,r,f,f,f,f,f",
-            [a0, a1, a2, a3, word, bit, x, w0, w1, w2, w3],
-            dtype=(tl.float32, tl.float32, tl.float32, tl.float32),
+            """{ .reg .pred p; .reg .b32 t, c; .reg .f32 f0, f1, f2, f3, f4, f5, f6, f7;
+            mov.f32 f0, $8; mov.f32 f1, $9; mov.f32 f2, $10; mov.f32 f3, $11;
+            mov.f32 f4, $12; mov.f32 f5, $13; mov.f32 f6, $14; mov.f32 f7, $15;
+            and.b32 t, $16, $17; setp.ne.s32 p, t, 0; @p fma.rn.f32 f0, $18, $19, f0;
+            shl.b32 c, $17, 1; and.b32 t, $16, c;
+            setp.ne.s32 p, t, 0; @p fma.rn.f32 f1, $18, $20, f1;
+            shl.b32 c, $17, 2; and.b32 t, $16, c;
+            setp.ne.s32 p, t, 0; @p fma.rn.f32 f2, $18, $21, f2;
+            shl.b32 c, $17, 3; and.b32 t, $16, c;
+            setp.ne.s32 p, t, 0; @p fma.rn.f32 f3, $18, $22, f3;
+            shl.b32 c, $17, 4; and.b32 t, $16, c;
+            setp.ne.s32 p, t, 0; @p fma.rn.f32 f4, $18, $23, f4;
+            shl.b32 c, $17, 5; and.b32 t, $16, c;
+            setp.ne.s32 p, t, 0; @p fma.rn.f32 f5, $18, $24, f5;
+            shl.b32 c, $17, 6; and.b32 t, $16, c;
+            setp.ne.s32 p, t, 0; @p fma.rn.f32 f6, $18, $25, f6;
+            shl.b32 c, $17, 7; and.b32 t, $16, c;
+            setp.ne.s32 p, t, 0; @p fma.rn.f32 f7, $18, $26, f7;
+            mov.f32 $0, f0; mov.f32 $1, f1; mov.f32 $2, f2; mov.f32 $3, f3;
+            mov.f32 $4, f4; mov.f32 $5, f5; mov.f32 $6, f6; mov.f32 $7, f7; }""",
+            "=&f,=&f,=&f,=&f,=&f,=&f,=&f,=&f,f,f,f,f,f,f,f,f,r,r,f,f,f,f,f,f,f,f,f",
+            a + (word, bit, x) + w,
+            dtype=(tl.float32,) * 8,
             is_pure=True,
             pack=1,
         )
     else:
-        a0 = tl.where((word & bit) != 0, tl.fma(x, w0, a0), a0)
-        a1 = tl.where((word & (bit << 1)) != 0, tl.fma(x, w1, a1), a1)
-        a2 = tl.where((word & (bit << 2)) != 0, tl.fma(x, w2, a2), a2)
-        a3 = tl.where((word & (bit << 3)) != 0, tl.fma(x, w3, a3), a3)
-        return a0, a1, a2, a3
+        result = ()
+        for i in tl.static_range(8):
+            result = result + (
+                tl.where((word & (bit << i)) != 0, tl.fma(x, w[i] + x * 0, a[i]), a[i]),
+            )
+        return result
 
 
 @triton.jit
@@ -199,15 +216,6 @@ def load_id(p, PTX: tl.constexpr):
         )
     else:
         return tl.load(p).to(tl.uint32)
-
-
-@triton.jit
-def load_scalar(p, valid, ACC: tl.constexpr, PTX: tl.constexpr):
-    """One element at ``p``, 0 where ``valid`` (int32) is 0."""
-    if PTX:
-        return _ptx_scalar(p, valid)
-    else:
-        return tl.load(p, mask=valid != 0, other=0).to(ACC)
 
 
 @triton.jit

@@ -18,6 +18,10 @@ BACKENDS = [
     pytest.param("cuda", marks=pytest.mark.gpu),
 ]
 TRITON = BACKENDS[1:]
+GROUPED = [
+    pytest.param("grouped-interpreter", marks=pytest.mark.interpreter),
+    pytest.param("grouped-cuda", marks=pytest.mark.gpu),
+]
 KEY = layer_key(5, 1)
 
 
@@ -40,7 +44,7 @@ def shape_id(value: Any) -> str | None:
 
 def device_of(backend: str) -> str:
     """Where a backend's tensors lie."""
-    return "cuda" if backend == "cuda" else "cpu"
+    return "cuda" if backend.endswith("cuda") else "cpu"
 
 
 def launchers(backend: str) -> tuple[Callable[..., None], ...]:
@@ -49,6 +53,16 @@ def launchers(backend: str) -> tuple[Callable[..., None], ...]:
         from bayes_dc.ops.linear import cpu
 
         return cpu.launch_fwd, cpu.launch_dx, cpu.launch_dw
+    if backend.startswith("grouped"):
+        from bayes_dc.ops import _grouped
+        from bayes_dc.ops.linear import op, triton_grouped_dw, triton_grouped_dx, triton_grouped_fwd
+
+        def launch_dw(gy: Tensor, x: Tensor, *args: Any, **options: Any) -> None:
+            if _grouped.reads_along_rows(gy):
+                gy, x = op._along_rows(gy), op._along_rows(x)
+            triton_grouped_dw.launch_dw(gy, x, *args, **options)
+
+        return triton_grouped_fwd.launch_fwd, triton_grouped_dx.launch_dx, launch_dw
     from bayes_dc.ops.linear import triton_dw, triton_dx, triton_fwd
 
     return triton_fwd.launch_fwd, triton_dx.launch_dx, triton_dw.launch_dw

@@ -10,7 +10,7 @@ pytestmark = pytest.mark.compiler
 triton = pytest.importorskip("triton", reason="needs triton's compiler")
 
 
-def disassemble(kernel, constants, folder: Path) -> str:
+def disassemble(kernel, constants, folder: Path, num_warps=1, **options) -> str:
     """SASS of a kernel with float32 pointers, 16-byte aligned, for sm_90."""
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
@@ -30,7 +30,9 @@ def disassemble(kernel, constants, folder: Path) -> str:
         constexprs={(index[name],): value for name, value in constants.items()},
         attrs={(i,): [["tt.divisibility", 16]] for n, i in index.items() if n.endswith("_ptr")},
     )
-    compiled = triton.compile(source, target=GPUTarget("cuda", 90, 32), options={"num_warps": 1})
+    compiled = triton.compile(
+        source, target=GPUTarget("cuda", 90, 32), options={"num_warps": num_warps} | options
+    )
     path = folder / "kernel.cubin"
     path.write_bytes(compiled.asm["cubin"])
     tool = Path(triton.__file__).parent / "backends/nvidia/bin/cuobjdump"
@@ -38,36 +40,68 @@ def disassemble(kernel, constants, folder: Path) -> str:
 
 
 COMMON = {"KEEP": 1, "BITS": 1, "SCALE": 2.0, "PTX": True}
+SHAPE = (16384, 1024, 1024)
 
 
-@pytest.mark.parametrize("name", ["fwd", "dx", "dw"])
-def test_masks_are_predicates(name, tmp_path):
+def forward(**options):
+    from bayes_dc.ops import _launch
+    from bayes_dc.ops.linear.triton_fwd import dropconnect_linear_fwd_kernel
+
+    config = _launch.fwd_config(*SHAPE)
+    sizes = {"LANES": 32, "ROWS": config.rows, "QUADS": config.quads, "SLICES": 1}
+    return (
+        dropconnect_linear_fwd_kernel,
+        {"HAS_BIAS": True, "STAGED": True, "EVEN": True} | sizes | options,
+        {"maxnreg": config.registers},
+    )
+
+
+def input_gradient():
+    from bayes_dc.ops import _launch
+    from bayes_dc.ops.linear.triton_dx import dropconnect_linear_dx_kernel
+
+    config = _launch.dx_config(*SHAPE)
+    block = {"ROWS": config.rows, "QUADS": config.quads, "LANES": config.lanes}
+    layout = {"TAIL": False, "STRIDE_WN": 1024, "VECTOR_GY": True, "VECTOR_W": True}
+    return dropconnect_linear_dx_kernel, block | layout, {}
+
+
+def weight_gradient(**options):
+    from bayes_dc.ops import _launch
+    from bayes_dc.ops.linear.triton_dw import dropconnect_linear_dw_kernel
+
+    block = {"LANES": 32, "ROWS": _launch.dw_config(*SHAPE).rows}
+    return dropconnect_linear_dw_kernel, {"STAGED": True, "EVEN": True} | block | options, {}
+
+
+@pytest.mark.parametrize("build", [forward, input_gradient, weight_gradient])
+def test_masks_are_predicates(build, tmp_path):
     """Most multiply-adds are predicated, and predicates come from R2P, several at a time."""
     import triton.language as tl
 
-    from bayes_dc.ops import _launch
-    from bayes_dc.ops.linear import triton_dw, triton_dx, triton_fwd
-
-    shape = (16384, 1024, 1024)
-    common = COMMON | {"ACC": tl.float32}
-    row = {"TAIL": False, "STRIDE_WN": 1024}
-    if name == "fwd":
-        config = _launch.fwd_config(*shape)
-        kernel = triton_fwd.dropconnect_linear_fwd_kernel
-        block = {"HAS_BIAS": True, "VECTOR": True, "BM": config.rows * config.lanes}
-        constants = common | row | block
-    elif name == "dx":
-        config = _launch.dx_config(*shape)
-        kernel = triton_dx.dropconnect_linear_dx_kernel
-        block = {"ROWS": config.rows, "QUADS": config.quads, "LANES": config.lanes}
-        constants = common | row | block | {"VECTOR_GY": True, "VECTOR_W": True}
-    else:
-        config = _launch.dw_config(*shape)
-        kernel = triton_dw.dropconnect_linear_dw_kernel
-        constants = common | {"VECTOR_GY": True, "VECTOR_X": True, "QUADS": config.quads}
-    sass = disassemble(kernel, constants, tmp_path)
+    kernel, constants, options = build()
+    sass = disassemble(kernel, COMMON | {"ACC": tl.float32} | constants, tmp_path, **options)
     every = len(re.findall(r"\bFFMA\b", sass))
     predicated = len(re.findall(r"@P\d FFMA\b", sass))
     assert every >= 128
     assert predicated >= 0.9 * every
-    assert 4 * len(re.findall(r"\bR2P\b", sass)) >= 0.5 * predicated
+    at_once = 4 if build is input_gradient else 8
+    assert at_once * len(re.findall(r"\bR2P\b", sass)) >= 0.9 * predicated
+
+
+@pytest.mark.parametrize(
+    "build", [forward, lambda: forward(SLICES=4), weight_gradient], ids=["fwd", "slices", "dw"]
+)
+def test_tiles_are_copied_ahead(build, tmp_path):
+    """Copies go to shared memory on their own, and are waited for before a tile is read."""
+    import triton.language as tl
+
+    kernel, constants, options = build()
+    warps = constants.get("SLICES", 1)
+    sass = disassemble(
+        kernel, COMMON | {"ACC": tl.float32} | constants, tmp_path, num_warps=warps, **options
+    )
+    assert len(re.findall(r"\bLDGSTS\b", sass)) >= 12
+    loop = sass[sass.index("LDGDEPBAR") :]
+    first_wait, first_use = loop.index("DEPBAR.LE"), re.search(r"@P\d FFMA", loop).start()
+    assert first_wait < first_use

@@ -11,6 +11,7 @@ import pytest
 import torch
 from harness import KEY, Shape, assert_bitwise_equal, make_case, shape_id
 
+from bayes_dc.ops import _threads
 from bayes_dc.ops.linear import _cpu_dw, _cpu_dx, _cpu_fwd, cpu
 
 # Rows around 8, 64 and 128; outputs and inputs around 32, 128 and 256; groups that straddle blocks.
@@ -209,13 +210,13 @@ def test_a_forked_child_makes_its_own_pool(threads):
     threads(2)
     case = make_case(Shape(1, 30, 1, 100, 200))
     want = case.run("cpu")["y"]
-    assert cpu._pool
+    assert _threads._pool
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # Python ≥ 3.12 warns of any such fork
         child = os.fork()
     if child == 0:
-        right = not cpu._pool and torch.equal(case.run("cpu")["y"], want)
-        os._exit(0 if right and cpu._pool else 1)
+        right = not _threads._pool and torch.equal(case.run("cpu")["y"], want)
+        os._exit(0 if right and _threads._pool else 1)
     assert os.waitpid(child, 0)[1] == 0
 
 
@@ -234,7 +235,7 @@ def test_without_more_threads_the_caller_does_the_work(started, threads, monkeyp
     case = make_case(EDGES[2], 0.5, integers=True)
     threads(4)
     with Refusing(2) as pool:
-        monkeypatch.setattr(cpu, "_workers", lambda: pool)
+        monkeypatch.setattr(_threads, "workers", lambda: pool)
         out = case.run("cpu")["y"]
     assert len(submitted) == started
     assert_bitwise_equal(out, case.expected()["y"], "y")

@@ -99,17 +99,53 @@ def test_split_weight_gradient_is_exact(splits, backend):
     assert_bitwise_equal(case.run(backend, splits=splits)["dw"], case.expected()["dw"], "dw")
 
 
+FORWARD = [
+    {"rows": 1, "quads": 1},
+    {"rows": 1, "quads": 2, "warps": 4},
+    {"rows": 1, "quads": 4, "warps": 4, "registers": 128},
+    {"rows": 2, "quads": 2, "registers": 168},
+    {"rows": 2, "quads": 4},
+    {"rows": 2, "quads": 1, "lanes": 16},
+]
+CONFIGURATIONS = [
+    *(("y", options) for options in FORWARD),
+    *(
+        ("dx", {"rows": rows, "lanes": lanes, "quads": quads})
+        for rows, lanes, quads in ((1, 32, 32), (2, 16, 2), (4, 32, 8))
+    ),
+    *(("dw", options) for options in ({"rows": 4}, {"rows": 8, "registers": 224}, {"rows": 16})),
+]
+
+
 @pytest.mark.parametrize("backend", TRITON)
-@pytest.mark.parametrize(("rows", "lanes", "quads"), [(1, 32, 32), (2, 16, 2), (4, 32, 8)])
-def test_every_launch_configuration_gives_equal_bits(rows, lanes, quads, backend):
+@pytest.mark.parametrize(("name", "options"), CONFIGURATIONS, ids=str)
+def test_every_launch_configuration_gives_equal_bits(name, options, backend):
     """Tuning changes speed only."""
     from bayes_dc.ops._launch import RowConfig
 
-    case = make_case(Shape(1, 11, 1, 40, 44), integers=True)
-    config = RowConfig(rows=rows, lanes=lanes, quads=quads)
-    got, want = case.run(backend, config=config), case.expected()
-    for name in want:
-        assert_bitwise_equal(got[name], want[name], name)
+    case = make_case(Shape(1, 37, 1, 40, 300 if backend == "cuda" else 44), integers=True)
+    got = case.run(backend, config=RowConfig(**options), only=name)
+    assert_bitwise_equal(got[name], case.expected()[name], name)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=shape_id)
+@pytest.mark.parametrize("K", [20, 512, 788])
+def test_forward_rounds_alike_in_every_configuration(K, dtype):
+    """One warp or four, real inputs, one row or many: the same sums in the same order."""
+    from bayes_dc.ops._launch import RowConfig
+
+    case = make_case(Shape(1, 37, 1, 40, K), dtype=dtype)
+    results = [
+        case.run("cuda", config=RowConfig(**options), only="y")["y"]
+        for options in FORWARD
+        if "lanes" not in options
+    ]
+    for other in results[1:]:
+        assert_bitwise_equal(other, results[0], "y")
+    alone = Case(**vars(case) | {"shape": Shape(1, 1, 1, 40, K), "x": case.x[:, 5:6]})
+    alone.sample_ids, alone.gy = case.sample_ids[5:6], case.gy[:, 5:6]
+    assert_bitwise_equal(alone.run("cuda", only="y")["y"], results[0][:, 5:6], "alone")
 
 
 @pytest.mark.parametrize("backend", BACKENDS)

@@ -1,0 +1,215 @@
+"""Draws and their gradient on the CPU, and the moments they need.
+
+Task        up to 32 rows (× 256 outputs of ``linear``); taken from a shared counter
+Order       k ascending, 128 to a chain, the chains added up in order; the same for any tasks
+Scratch     64 KB per thread in float32
+"""
+
+from typing import Any
+
+import numpy as np
+from llvmlite import ir
+from numba import types
+
+from bayes_dc.ops.gaussian._cpu_products import OUTPUTS, ROWS, add_products
+from bayes_dc.rng.numba_jit import compiled, inlined, primitive
+from bayes_dc.rng.numba_normals import QUADS, fill_normals
+
+TASK_ROWS = 32
+"""Most rows of one task."""
+
+BLOCK = 4 * QUADS
+"""Outputs whose normals are made together."""
+
+_WORDS = BLOCK // OUTPUTS
+_DEPTH = 128
+
+
+@primitive
+def _take(typingctx: Any, counter: Any) -> Any:
+    """Take the number at an address and add one to it, atomically."""
+
+    def codegen(context: Any, builder: ir.IRBuilder, signature: Any, args: Any) -> ir.Value:
+        number = ir.IntType(64)
+        pointer = builder.inttoptr(args[0], number.as_pointer())
+        return builder.atomic_rmw("add", pointer, ir.Constant(number, 1), "monotonic")
+
+    return types.int64(types.int64), codegen
+
+
+@inlined
+def _moments(
+    mean: Any, var: Any, x: Any, w: Any, first: int, rows: int, word: int, words: int, tag: Any
+) -> None:
+    """Sums over k of ``rows`` rows and ``words`` · 32 outputs; mean and var [_WORDS, rows, 32]."""
+    size = x.itemsize
+    K = x.shape[1]
+    last = first + rows - 1
+    for j in range(words):
+        mean[j] = 0
+        var[j] = 0
+        for k in range(0, K, _DEPTH):
+            for r in range(0, rows, ROWS):
+                row = first + r
+                add_products(
+                    mean.ctypes.data + (j * TASK_ROWS + r) * OUTPUTS * size,
+                    var.ctypes.data + (j * TASK_ROWS + r) * OUTPUTS * size,
+                    x.ctypes.data + (row * K + k) * size,
+                    x.ctypes.data + (min(row + 1, last) * K + k) * size,  # the last row repeats
+                    x.ctypes.data + (min(row + 2, last) * K + k) * size,
+                    x.ctypes.data + (min(row + 3, last) * K + k) * size,
+                    w.ctypes.data + ((word + j) * K + k) * OUTPUTS * size,
+                    min(_DEPTH, K - k),
+                    tag,
+                )
+
+
+@compiled
+def linear(
+    counter: int,
+    task_rows: int,
+    x: Any,
+    w: Any,
+    bias: Any,
+    out: Any,
+    mean_scale: Any,
+    var_scale: Any,
+    key: Any,
+    samples: Any,
+    passes: Any,
+    R: int,
+) -> None:
+    """Draws [P · S · R, N] from x [P' · S · R, K], P' = 1 or P; w [cdiv(N, 32), K, 32]; bias."""
+    moments, N, S = x.shape[0], out.shape[1], samples.size
+    splits = (N + BLOCK - 1) // BLOCK
+    tasks = (moments + task_rows - 1) // task_rows * splits
+    mean = np.empty((_WORDS, TASK_ROWS, OUTPUTS), x.dtype)
+    var = np.empty((_WORDS, TASK_ROWS, OUTPUTS), x.dtype)
+    z = np.empty(BLOCK, np.float32)
+    parts = np.empty((4, QUADS), np.float32)
+    words = np.empty((4, QUADS), np.uint64)
+    while True:
+        task = _take(counter)
+        if task >= tasks:
+            break
+        first = task // splits * task_rows
+        rows = min(task_rows, moments - first)
+        n0 = task % splits * BLOCK
+        count = min(BLOCK, N - n0)
+        used = (count + OUTPUTS - 1) // OUTPUTS
+        _moments(mean, var, x, w, first, rows, n0 // OUTPUTS, used, mean_scale)
+        for i in range(rows):
+            for j in range(used):
+                at = n0 + j * OUTPUTS
+                for n in range(min(OUTPUTS, N - at)):
+                    mean[j, i, n] = mean[j, i, n] * mean_scale + bias[at + n]
+                    var[j, i, n] = np.sqrt(var[j, i, n] * var_scale)
+            for row in range(first + i, out.shape[0], moments):
+                group = row // R
+                fill_normals(
+                    z,
+                    parts,
+                    words,
+                    key,
+                    row - group * R,
+                    n0 // 4,
+                    samples[group % S],
+                    passes[group // S],
+                    (count + 3) // 4,
+                )
+                for j in range(used):
+                    at = n0 + j * OUTPUTS
+                    for n in range(min(OUTPUTS, N - at)):
+                        out[row, at + n] = mean[j, i, n] + var[j, i, n] * z[j * OUTPUTS + n]
+
+
+@compiled
+def draw(
+    counter: int,
+    task_rows: int,
+    mean: Any,
+    var: Any,
+    out: Any,
+    zero: Any,
+    key: Any,
+    samples: Any,
+    passes: Any,
+    R: int,
+) -> None:
+    """Draws [P · S · R, N] from mean and var [P' · S · R, N], P' = 1 or P."""
+    moments, N, S = mean.shape[0], out.shape[1], samples.size
+    tasks = (moments + task_rows - 1) // task_rows
+    z = np.empty(BLOCK, np.float32)
+    parts = np.empty((4, QUADS), np.float32)
+    words = np.empty((4, QUADS), np.uint64)
+    while True:
+        task = _take(counter)
+        if task >= tasks:
+            break
+        for i in range(task * task_rows, min((task + 1) * task_rows, moments)):
+            for row in range(i, out.shape[0], moments):
+                group = row // R
+                for n0 in range(0, N, BLOCK):
+                    count = min(BLOCK, N - n0)
+                    fill_normals(
+                        z,
+                        parts,
+                        words,
+                        key,
+                        row - group * R,
+                        n0 // 4,
+                        samples[group % S],
+                        passes[group // S],
+                        (count + 3) // 4,
+                    )
+                    for n in range(count):
+                        value = var[i, n0 + n]
+                        sigma = np.sqrt(zero if value < zero else value)
+                        out[row, n0 + n] = mean[i, n0 + n] + sigma * z[n]
+
+
+@compiled
+def draw_dvar(
+    counter: int,
+    task_rows: int,
+    gy: Any,
+    var: Any,
+    out: Any,
+    half: Any,
+    key: Any,
+    samples: Any,
+    passes: Any,
+    R: int,
+) -> None:
+    """Gradients [P' · S · R, N]: Σ gy z / (2 σ) over passes that share a moment, 0 where σ is 0."""
+    moments, N, S = var.shape[0], out.shape[1], samples.size
+    tasks = (moments + task_rows - 1) // task_rows
+    z = np.empty(BLOCK, np.float32)
+    parts = np.empty((4, QUADS), np.float32)
+    words = np.empty((4, QUADS), np.uint64)
+    while True:
+        task = _take(counter)
+        if task >= tasks:
+            break
+        for i in range(task * task_rows, min((task + 1) * task_rows, moments)):
+            out[i] = 0
+            for row in range(i, gy.shape[0], moments):
+                group = row // R
+                for n0 in range(0, N, BLOCK):
+                    count = min(BLOCK, N - n0)
+                    fill_normals(
+                        z,
+                        parts,
+                        words,
+                        key,
+                        row - group * R,
+                        n0 // 4,
+                        samples[group % S],
+                        passes[group // S],
+                        (count + 3) // 4,
+                    )
+                    for n in range(count):
+                        out[i, n0 + n] += gy[row, n0 + n] * z[n]
+            for n in range(N):
+                value = var[i, n]
+                out[i, n] = out[i, n] * half / np.sqrt(value) if value > 0 else value - value

@@ -1,0 +1,300 @@
+"""The operators torch sees: ``bayes_dc::gaussian_linear``, ``gaussian_draw`` and its gradient.
+
+Nothing but the operands is saved for backward: normals are made again from their coordinates and
+the variance from its product. What is left of backward is matrix products in plain torch, so that
+second derivatives need no operators of their own.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from bayes_dc.ops.gaussian.factors import moment_factors
+
+_AT = "Tensor key, Tensor sample_ids, Tensor pass_ids"
+_LIBRARY = torch.library.Library("bayes_dc", "FRAGMENT")
+_LIBRARY.define(
+    f"gaussian_linear(Tensor x, Tensor w, Tensor? bias, {_AT}, int keep, int bits, float scale)"
+    " -> Tensor"
+)
+_LIBRARY.define(f"gaussian_draw(Tensor mean, Tensor var, {_AT}, ScalarType dtype) -> Tensor")
+_LIBRARY.define(f"gaussian_draw_dvar(Tensor gy, Tensor var, {_AT}) -> Tensor")
+
+_NO_TRITON = """\
+A CUDA tensor needs triton, which could not be imported ({cause}).
+Install it (pip install triton) or move the model and its input to the CPU.
+"""
+
+
+def _cpu(name: str) -> Callable[..., None]:
+    """A launcher of the CPU kernels; numba is imported with the first."""
+    from bayes_dc.ops.gaussian import cpu
+
+    return getattr(cpu, name)
+
+
+def _triton(name: str) -> Callable[..., Any]:
+    """A function of the Triton kernels; triton is imported with the first."""
+    try:
+        from bayes_dc.ops.gaussian import triton_draw, triton_hopper, triton_moments
+    except ImportError as error:
+        raise ImportError(_NO_TRITON.format(cause=error)) from error
+    modules = (triton_draw, triton_hopper, triton_moments)
+    return next(getattr(m, name) for m in modules if hasattr(m, name))
+
+
+def _options(keep: int, bits: int, scale: float) -> dict[str, Any]:
+    return {"keep": keep, "bits": bits, "scale": scale}
+
+
+def _linear_cpu(x: Tensor, w: Tensor, bias: Tensor | None, *at: Any) -> Tensor:
+    out = _linear_fake(x, w, bias, *at)
+    _cpu("launch_linear")(x, w, bias, *at[:3], out, **_options(*at[3:]))
+    return out
+
+
+def _linear_cuda(x: Tensor, w: Tensor, bias: Tensor | None, *at: Any) -> Tensor:
+    """One kernel; or moments once and draws from them, where all passes share them."""
+    out, options = _linear_fake(x, w, bias, *at), _options(*at[3:])
+    if out.numel() == 0:
+        return out
+    x, w, bias = x.detach(), w.detach(), None if bias is None else bias.detach()
+    if not _on_tensor_cores(x.dtype):  # which would not keep the accuracy of the dtype
+        mean, var = _torch_moments(x, w, bias, **options)
+    elif out.shape[0] == x.shape[0]:
+        squares = _squares(w)
+        suits = _triton("suits_hopper")(x, w, squares, out)
+        launch = _triton("launch_hopper" if suits else "launch_linear")
+        launch(x, w, bias, *at[:3], out, **options, squares=squares)
+        return out
+    else:
+        mean = x.new_empty((*x.shape[:3], w.shape[0]), dtype=torch.float32)
+        var = torch.empty_like(mean)
+        _triton("launch_moments")(x, w, bias, mean, var, **options, squares=_squares(w))
+    _triton("launch_draw")(mean, var, *at[:3], out)
+    return out
+
+
+def _linear_fake(x: Tensor, w: Tensor, bias: Tensor | None, *at: Any) -> Tensor:
+    return x.new_empty((at[2].shape[0], *x.shape[1:3], w.shape[0]))
+
+
+def _on_tensor_cores(dtype: torch.dtype) -> bool:
+    """16 bits, and float32 where torch's own switch lets ``F.linear`` use TensorFloat-32."""
+    if dtype == torch.float32:
+        return torch.backends.cuda.matmul.allow_tf32
+    return dtype != torch.float64
+
+
+def _squares(w: Tensor) -> Tensor:
+    """w² in bfloat16, which has the range of float32; a row takes whole 16 bytes."""
+    out = w.new_empty((len(w), -(-w.shape[1] // 8) * 8), dtype=torch.bfloat16)[:, : w.shape[1]]
+    wide = w.float() if w.dtype == torch.float16 else w
+    return torch.mul(wide, wide, out=out)
+
+
+def _torch_moments(
+    x: Tensor, w: Tensor, bias: Tensor | None, keep: int, bits: int, scale: float
+) -> tuple[Tensor, Tensor]:
+    """Mean and variance by torch's matrix products."""
+    factors = moment_factors(keep, bits, scale)
+    mean = torch.matmul(x, w.T).mul_(factors[0])
+    var = torch.matmul(x.square(), w.square().T).mul_(factors[1])
+    return (mean if bias is None else mean.add_(bias)), var
+
+
+def _draw_by(launcher: Callable[[str], Callable[..., None]]) -> Callable[..., Tensor]:
+    """``gaussian_draw`` with the launchers of one device."""
+
+    def draw(mean: Tensor, var: Tensor, *at: Any) -> Tensor:
+        out = _draw_fake(mean, var, *at)
+        launcher("launch_draw")(mean, var, *at[:3], out)
+        return out
+
+    return draw
+
+
+def _draw_fake(mean: Tensor, var: Tensor, *at: Any) -> Tensor:
+    return mean.new_empty((at[2].shape[0], *mean.shape[1:]), dtype=at[3])
+
+
+def _dvar_by(launcher: Callable[[str], Callable[..., None]]) -> Callable[..., Tensor]:
+    """``gaussian_draw_dvar`` with the launchers of one device."""
+
+    def dvar(gy: Tensor, var: Tensor, *at: Any) -> Tensor:
+        out = _dvar_fake(gy, var)
+        launcher("launch_draw_dvar")(gy, var, *at, out)
+        return out
+
+    return dvar
+
+
+def _dvar_fake(gy: Tensor, var: Tensor, *_: Any) -> Tensor:
+    return var.new_empty(var.shape)
+
+
+def _each(op: Any) -> Callable[..., tuple[Tensor, int]]:
+    """A vmap rule that calls ``op`` once for each element: every element meets the same normals."""
+
+    def rule(info: Any, in_dims: tuple[int | None, ...], *args: Any) -> tuple[Tensor, int]:
+        def pick(i: int) -> list[Any]:
+            return [a if d is None else a.select(d, i) for a, d in zip(args, in_dims, strict=True)]
+
+        return torch.stack([op(*pick(i)) for i in range(info.batch_size)]), 0
+
+    return rule
+
+
+for _name, _on_cpu, _on_cuda, _fake in (
+    ("gaussian_linear", _linear_cpu, _linear_cuda, _linear_fake),
+    ("gaussian_draw", _draw_by(_cpu), _draw_by(_triton), _draw_fake),
+    ("gaussian_draw_dvar", _dvar_by(_cpu), _dvar_by(_triton), _dvar_fake),
+):
+    _LIBRARY.impl(_name, _on_cpu, "CPU")
+    _LIBRARY.impl(_name, _on_cuda, "CUDA")
+    torch.library.register_fake(f"bayes_dc::{_name}", _fake, lib=_LIBRARY)
+    torch.library.register_vmap(
+        f"bayes_dc::{_name}", _each(getattr(torch.ops.bayes_dc, _name)), lib=_LIBRARY
+    )
+
+
+class _Linear(torch.autograd.Function):
+    """``bayes_dc::gaussian_linear`` with gradients for x, w and bias."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(x: Tensor, w: Tensor, bias: Tensor | None, *at: Any) -> Tensor:
+        return torch.ops.bayes_dc.gaussian_linear(x, w, bias, *at)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        x, w, bias, key, sample_ids, pass_ids, *ctx.static = inputs
+        ctx.has_bias = bias is not None
+        ctx.save_for_backward(x, w, key, sample_ids, pass_ids)
+
+    @staticmethod
+    def backward(ctx: Any, gy: Tensor) -> tuple[Any, ...]:
+        x, w, *at = ctx.saved_tensors
+        needs = ctx.needs_input_grad
+        mean_scale, var_scale = moment_factors(*ctx.static)
+        sums = torch.float64 if x.dtype == torch.float64 else torch.float32
+        # float16 has not the range of squares
+        kind = torch.bfloat16 if x.dtype == torch.float16 else x.dtype
+        x2, w2 = x.to(kind).square(), w.to(kind).square()
+        g_mean = gy.sum(dim=0, keepdim=True) if x.shape[0] < gy.shape[0] else gy
+        g_var = _dvar(gy, var_scale * torch.matmul(x2, w2.T).to(sums), *at).to(kind)
+        dx = dw = None
+        if needs[0]:
+            through_var = 2 * var_scale * x.to(sums) * torch.matmul(g_var, w2).to(sums)
+            dx = (mean_scale * torch.matmul(g_mean, w).to(sums) + through_var).to(x.dtype)
+        if needs[1]:
+            flat_mean, flat_var = (g.flatten(0, 2).T for g in (g_mean, g_var))
+            through_var = 2 * var_scale * w.to(sums) * (flat_var @ x2.flatten(0, 2)).to(sums)
+            dw = (mean_scale * (flat_mean @ x.flatten(0, 2)).to(sums) + through_var).to(w.dtype)
+        db = gy.sum(dim=(0, 1, 2)) if ctx.has_bias and needs[2] else None
+        return dx, dw, db, *[None] * 6
+
+
+class _Draw(torch.autograd.Function):
+    """``bayes_dc::gaussian_draw`` with gradients for mean and variance."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(mean: Tensor, var: Tensor, *at: Any) -> Tensor:
+        return torch.ops.bayes_dc.gaussian_draw(mean, var, *at)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        mean, var, key, sample_ids, pass_ids, _ = inputs
+        ctx.mean_dtype = mean.dtype
+        ctx.save_for_backward(var, key, sample_ids, pass_ids)
+
+    @staticmethod
+    def backward(ctx: Any, gy: Tensor) -> tuple[Any, ...]:
+        var, *at = ctx.saved_tensors
+        g_mean = gy.sum(dim=0, keepdim=True) if var.shape[0] < gy.shape[0] else gy
+        g_mean = g_mean.to(ctx.mean_dtype)
+        return g_mean, _dvar(gy, var, *at) if ctx.needs_input_grad[1] else None, *[None] * 4
+
+
+class _DrawDvar(torch.autograd.Function):
+    """``bayes_dc::gaussian_draw_dvar`` with gradients for gy and the variance, in plain torch."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(gy: Tensor, var: Tensor, *at: Any) -> Tensor:
+        return torch.ops.bayes_dc.gaussian_draw_dvar(gy, var, *at)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        ctx.save_for_backward(*inputs)
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> tuple[Any, ...]:
+        gy, var, *at = ctx.saved_tensors
+        nothing, one = torch.zeros_like(var).detach(), torch.ones_like(var).detach()
+        z = torch.ops.bayes_dc.gaussian_draw(nothing, one, *at, var.dtype)
+        positive = var > 0
+        slope = torch.where(positive, torch.where(positive, var, one).rsqrt() / 2, nothing)
+        products = (gy * z).sum(dim=0, keepdim=True) if var.shape[0] < gy.shape[0] else gy * z
+        return (g * slope * z).to(gy.dtype), -2 * g * products * slope**3, None, None, None
+
+
+def _dvar(*args: Any) -> Tensor:
+    """``gaussian_draw_dvar``, differentiable again; a compiled backward takes the operator."""
+    if torch.compiler.is_compiling():
+        return torch.ops.bayes_dc.gaussian_draw_dvar(*args)
+    return _DrawDvar.apply(*args)
+
+
+def gaussian_linear(
+    x: Tensor,
+    w: Tensor,
+    bias: Tensor | None,
+    key: Tensor,
+    sample_ids: Tensor,
+    pass_ids: Tensor,
+    keep: int,
+    bits: int,
+    scale: float,
+) -> Tensor:
+    """Draws y = mean + √var z with the moments of the masked product; differentiable.
+
+    Args:
+        x: ``[P', S, R, K]`` with P' = P, or 1 where every pass reads the same rows.
+        w: ``[N, K]``.
+        bias: ``[N]`` or None.
+        key: The two words of the layer key, int64 ``[2]``.
+        sample_ids: int64 ``[S]``, taken modulo 2**32.
+        pass_ids: int64 ``[P]``, taken modulo 2**32.
+        keep: Numerator of the keep probability ``keep / 2**bits``.
+        bits: Number of its binary digits, at least 1.
+        scale: Factor of the masked product.
+
+    Returns:
+        ``[P, S, R, N]`` in the dtype of ``x``.
+    """
+    return _Linear.apply(x, w, bias, key, sample_ids, pass_ids, keep, bits, scale)
+
+
+def gaussian_draw(
+    mean: Tensor, var: Tensor, key: Tensor, sample_ids: Tensor, pass_ids: Tensor
+) -> Tensor:
+    """Draws mean + √var z; differentiable, with the gradient of the root at 0 taken as 0.
+
+    Args:
+        mean: ``[P', S, R, N]`` with P' = P, or 1 where all passes share it.
+        var: The same shape and device; a negative variance counts as 0.
+        key: The two words of the layer key, int64 ``[2]``.
+        sample_ids: int64 ``[S]``, taken modulo 2**32.
+        pass_ids: int64 ``[P]``, taken modulo 2**32.
+
+    Returns:
+        ``[P, S, R, N]`` in the dtype of ``mean``.
+    """
+    return _Draw.apply(mean, var, key, sample_ids, pass_ids, mean.dtype)

@@ -1,0 +1,85 @@
+"""Masks of one group on tiles, shared by the tensor-core kernels.
+
+A word of rng/SPEC.md v1 covers 32 outputs of one input; a tile starts at a multiple of 32 outputs
+and of four inputs. The words of a tile are made once, [outputs / 32, inputs], and spread over it.
+"""
+
+import triton
+import triton.language as tl
+
+from bayes_dc.rng.device import mask_words
+
+
+@triton.jit
+def tile_words(
+    k0,
+    k1,
+    first_n32,
+    first_k4,
+    sample,
+    step,
+    KEEP: tl.constexpr,
+    BITS: tl.constexpr,
+    WORDS: tl.constexpr,
+    INPUTS: tl.constexpr,
+):
+    """Mask words [WORDS, INPUTS] from word ``first_n32`` and input 4 · ``first_k4`` on."""
+    zero = tl.zeros([WORDS, INPUTS // 4], tl.int32)
+    n32 = tl.arange(0, WORDS)[:, None] + first_n32 + zero
+    k4 = tl.arange(0, INPUTS // 4)[None, :] + first_k4 + zero
+    d0, d1, d2, d3 = mask_words(
+        k0, k1, k4.to(tl.uint32), n32.to(tl.uint32), sample + zero.to(tl.uint32), step, KEEP, BITS
+    )
+    # join appends a dimension: [..., i, j] of the outer and inner one is word 2 i + j.
+    return tl.reshape(tl.join(tl.join(d0, d2), tl.join(d1, d3)), [WORDS, INPUTS])
+
+
+@triton.jit
+def keep_tile(
+    k0,
+    k1,
+    first_n32,
+    first_k4,
+    sample,
+    step,
+    KEEP: tl.constexpr,
+    BITS: tl.constexpr,
+    OUTPUTS: tl.constexpr,
+    INPUTS: tl.constexpr,
+):
+    """Whether weight (n, k) of a tile [OUTPUTS, INPUTS] is kept."""
+    WORDS: tl.constexpr = OUTPUTS // 32
+    words = tile_words(k0, k1, first_n32, first_k4, sample, step, KEEP, BITS, WORDS, INPUTS)
+    spread = tl.broadcast_to(words[:, None, :], [WORDS, 32, INPUTS])
+    bit = (tl.arange(0, OUTPUTS) % 32)[:, None].to(tl.uint32)
+    return ((tl.reshape(spread, [OUTPUTS, INPUTS]) >> bit) & 1) != 0
+
+
+@triton.jit
+def group_ids(g, S, sample_ptr, pass_ptr, stride_sample, stride_pass):
+    """Pass and sample index of group ``g`` as int64, and their ids modulo 2**32."""
+    p = g // S
+    s = g - p * S
+    p = p.to(tl.int64)
+    s = s.to(tl.int64)
+    sample = tl.load(sample_ptr + s * stride_sample).to(tl.uint32)
+    step = tl.load(pass_ptr + p * stride_pass).to(tl.uint32)
+    return p, s, sample, step
+
+
+@triton.jit
+def round_tf32(v):
+    """Float32 to the nearest TensorFloat-32; tensor cores would cut its last 13 bits off."""
+    bits = v.to(tl.int32, bitcast=True)
+    finite = (bits & 0x7F800000) != 0x7F800000
+    return (tl.where(finite, bits + 0x1000, bits) & -0x2000).to(tl.float32, bitcast=True)
+
+
+@triton.jit
+def product(a, b, acc, PRECISION: tl.constexpr):
+    """acc + a · b; "widened" for the interpreter, which would multiply the bits of bfloat16."""
+    if PRECISION == "widened":
+        return tl.dot(a.to(tl.float32), b.to(tl.float32), acc, input_precision="ieee")
+    if PRECISION == "tf32" and a.dtype == tl.float32:
+        a = round_tf32(a)
+    return tl.dot(a, b, acc, input_precision=PRECISION)

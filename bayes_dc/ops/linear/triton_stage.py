@@ -1,0 +1,217 @@
+"""Tiles in shared memory, addressed by hand: asynchronous copies in, quads of elements out.
+
+Triton has no way to read a tile of shared memory element by element, and a `tl.load` of values
+that all lanes share costs a round trip per use. Here an address is an int32 of shared memory;
+every function is a few PTX instructions. Quads are four consecutive elements.
+
+Order: the functions that write or wait are marked as having side effects, so they stay in their
+order; the ones that read are not, and depend on an address that came from ``wait_copies``.
+"""
+
+import triton
+import triton.language as tl
+
+
+@triton.constexpr_function
+def _declaration(size):
+    return "{ .shared .align 16 .b8 tile[" + str(size) + "]; mov.u32 $0, tile; }"
+
+
+@triton.jit
+def shared_memory(BYTES: tl.constexpr):
+    """Address of BYTES bytes of shared memory (at most 48 KiB in a program)."""
+    return tl.inline_asm_elementwise(
+        _declaration(BYTES), "=r", [], dtype=tl.int32, is_pure=False, pack=1
+    )
+
+
+@triton.jit
+def store_pointer(address, p):
+    """Keep a pointer, 8 bytes."""
+    return tl.inline_asm_elementwise(
+        "{ st.shared.b64 [$1], $2; mov.u32 $0, 0; }",
+        "=r,r,l",
+        [address, p],
+        dtype=tl.int32,
+        is_pure=False,
+        pack=1,
+    )
+
+
+@triton.jit
+def store_pair(address, a, b):
+    """Keep two words, 8 bytes."""
+    return tl.inline_asm_elementwise(
+        "{ st.shared.v2.b32 [$1], {$2, $3}; mov.u32 $0, 0; }",
+        "=r,r,r,r",
+        [address, a, b],
+        dtype=tl.int32,
+        is_pure=False,
+        pack=1,
+    )
+
+
+@triton.jit
+def read_pair(address):
+    """Two words."""
+    return tl.inline_asm_elementwise(
+        "ld.shared.v2.b32 {$0, $1}, [$2];",
+        "=r,=r,r",
+        [address],
+        dtype=(tl.uint32, tl.uint32),
+        is_pure=True,
+        pack=1,
+    )
+
+
+@triton.jit
+def copy_quad(address, entry, offset, SIZE: tl.constexpr):
+    """Begin to copy a quad of SIZE-byte elements, from ``offset`` bytes past a kept pointer."""
+    if SIZE == 4:
+        return tl.inline_asm_elementwise(
+            """{ .reg .b64 p; ld.shared.b64 p, [$2]; add.s64 p, p, $3;
+            cp.async.cg.shared.global [$1], [p], 16; mov.u32 $0, 0; }""",
+            "=r,r,r,l",
+            [address, entry, offset],
+            dtype=tl.int32,
+            is_pure=False,
+            pack=1,
+        )
+    else:
+        tl.static_assert(SIZE == 2)
+        return tl.inline_asm_elementwise(
+            """{ .reg .b64 p; ld.shared.b64 p, [$2]; add.s64 p, p, $3;
+            cp.async.ca.shared.global [$1], [p], 8; mov.u32 $0, 0; }""",
+            "=r,r,r,l",
+            [address, entry, offset],
+            dtype=tl.int32,
+            is_pure=False,
+            pack=1,
+        )
+
+
+@triton.jit
+def commit_copies(token):
+    """Close the group of copies begun since the last one."""
+    return tl.inline_asm_elementwise(
+        "{ cp.async.commit_group; mov.u32 $0, $1; }",
+        "=r,r",
+        [token],
+        dtype=tl.int32,
+        is_pure=False,
+        pack=1,
+    )
+
+
+@triton.jit
+def barrier(address, WARPS: tl.constexpr):
+    """Wait for the writes of all lanes; read at the address that comes back."""
+    if WARPS == 1:
+        return tl.inline_asm_elementwise(
+            "{ bar.warp.sync 0xffffffff; mov.u32 $0, $1; }",
+            "=r,r",
+            [address],
+            dtype=tl.int32,
+            is_pure=False,
+            pack=1,
+        )
+    else:
+        return tl.inline_asm_elementwise(
+            "{ bar.sync 0; mov.u32 $0, $1; }",
+            "=r,r",
+            [address],
+            dtype=tl.int32,
+            is_pure=False,
+            pack=1,
+        )
+
+
+@triton.jit
+def wait_copies(address, WARPS: tl.constexpr):
+    """Wait for all copies begun by any lane; read at the address that comes back."""
+    waited = tl.inline_asm_elementwise(
+        "{ cp.async.wait_group 0; mov.u32 $0, $1; }",
+        "=r,r",
+        [address],
+        dtype=tl.int32,
+        is_pure=False,
+        pack=1,
+    )
+    return barrier(waited, WARPS)
+
+
+@triton.jit
+def read_quad(address, ELEMENT: tl.constexpr):
+    """Four elements of type ELEMENT, as float32."""
+    if ELEMENT == tl.float32:
+        v0, v1, v2, v3 = tl.inline_asm_elementwise(
+            "ld.shared.v4.f32 {$0, $1, $2, $3}, [$4];",
+            "=f,=f,=f,=f,r",
+            [address],
+            dtype=(tl.float32, tl.float32, tl.float32, tl.float32),
+            is_pure=True,
+            pack=1,
+        )
+    elif ELEMENT == tl.bfloat16:
+        v0, v1, v2, v3 = tl.inline_asm_elementwise(
+            """{ .reg .b32 a, b; ld.shared.v2.b32 {a, b}, [$4];
+            shl.b32 $0, a, 16; and.b32 $1, a, 0xffff0000;
+            shl.b32 $2, b, 16; and.b32 $3, b, 0xffff0000; }""",
+            "=r,=r,=r,=r,r",
+            [address],
+            dtype=(tl.int32, tl.int32, tl.int32, tl.int32),
+            is_pure=True,
+            pack=1,
+        )
+        v0 = v0.to(tl.float32, bitcast=True)
+        v1 = v1.to(tl.float32, bitcast=True)
+        v2 = v2.to(tl.float32, bitcast=True)
+        v3 = v3.to(tl.float32, bitcast=True)
+    else:
+        tl.static_assert(ELEMENT == tl.float16)
+        v0, v1, v2, v3 = tl.inline_asm_elementwise(
+            """{ .reg .b32 a, b; .reg .b16 c, d, e, f; ld.shared.v2.b32 {a, b}, [$4];
+            mov.b32 {c, d}, a; mov.b32 {e, f}, b;
+            cvt.f32.f16 $0, c; cvt.f32.f16 $1, d; cvt.f32.f16 $2, e; cvt.f32.f16 $3, f; }""",
+            "=f,=f,=f,=f,r",
+            [address],
+            dtype=(tl.float32, tl.float32, tl.float32, tl.float32),
+            is_pure=True,
+            pack=1,
+        )
+    return v0, v1, v2, v3
+
+
+@triton.jit
+def write_quad(address, v0, v1, v2, v3):
+    """Four float32, 16 bytes."""
+    return tl.inline_asm_elementwise(
+        "{ st.shared.v4.f32 [$1], {$2, $3, $4, $5}; mov.u32 $0, 0; }",
+        "=r,r,f,f,f,f",
+        [address, v0, v1, v2, v3],
+        dtype=tl.int32,
+        is_pure=False,
+        pack=1,
+    )
+
+
+@triton.jit
+def add_quad(address, v0, v1, v2, v3):
+    """Add to four float32; volatile, so that sums do not fill registers waiting for their turn."""
+    return tl.inline_asm_elementwise(
+        """{ .reg .f32 a, b, c, d; ld.volatile.shared.v4.f32 {a, b, c, d}, [$1];
+        add.rn.f32 a, a, $2; add.rn.f32 b, b, $3; add.rn.f32 c, c, $4; add.rn.f32 d, d, $5;
+        st.volatile.shared.v4.f32 [$1], {a, b, c, d}; mov.u32 $0, 0; }""",
+        "=r,r,f,f,f,f",
+        [address, v0, v1, v2, v3],
+        dtype=tl.int32,
+        is_pure=False,
+        pack=1,
+    )
+
+
+@triton.jit
+def words_below(words, index, SIZE):
+    """The words where ``index`` < SIZE; elsewhere no bit, so that what was read is not used."""
+    inside = tl.where(index < SIZE, -1, 0).to(tl.uint32, bitcast=True)
+    return words[0] & inside, words[1] & inside, words[2] & inside, words[3] & inside

@@ -1,0 +1,300 @@
+"""Streaming statistics of Monte Carlo passes: add one chunk of passes, in place.
+
+Shapes      y [passes, B, C], any strides; mean, m2, votes [B, C]; expected [B]; probs [J, B, C];
+            entropies [J, B]; ranges [3, B] or null; samples [passes, B, C] or null. All but y
+            float64 and contiguous, votes int64.
+Update      for t = first … first + passes − 1, with p the softmax of a row of y, or the row:
+                δ = p − mean;   mean += δ / (t + 1);   m2 += δ (p − mean)
+                expected += (H(p) − expected) / (t + 1);   votes[argmax p] += 1
+                probs[t mod J] += p;   entropies[t mod J] += H(p)
+            ranges: least and largest sum, and least entry, of the rows without NaN.
+Grid        one program for each input: it goes through the passes with the state in registers, or,
+            above MAX_BLOCK classes, in memory.
+Precision   float64 from the first operation on y.
+Order       passes ascend, one after another; classes add as a tree (triton_rows.py); no fused
+            multiply-add, no atomics: how T is cut into chunks, and which inputs lie beside, changes
+            no bit.
+Cost        an exponential, a logarithm, two divisions and 2 log2 C steps of sums for each
+            (pass, input, class), float64; bound by the chain of those steps.
+Limits      C < 2**30; row offsets are int64.
+Source      Welford 1962, *Note on a method for calculating corrected sums of squares*.
+"""
+
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from bayes_dc.ops import _launch
+from bayes_dc.ops.mc_stats.triton_rows import RowLayout, entropy_terms, row_layout, sum_pairs
+
+_RUNTIME = ("first", "passes", "B", "C", "J", "stride_yp", "stride_yb", "stride_yc")
+_POINTERS = (
+    *("y_ptr", "mean_ptr", "m2_ptr", "votes_ptr", "expected_ptr", "probs_ptr", "entropies_ptr"),
+    *("ranges_ptr", "samples_ptr"),
+)
+_TILE, _MOST_PASSES = 64, 16
+_NO_NAN = tl.constexpr(1 << 30)
+
+
+@triton.jit
+def _vote_key(p, top, c, valid):
+    """Least where torch.argmax points: at the first NaN, else (from _NO_NAN on) at the largest."""
+    return tl.where(p != p, c, tl.where(valid & (p == top), c + _NO_NAN, 2147483647))
+
+
+@triton.jit(do_not_specialize=_RUNTIME, do_not_specialize_on_alignment=_POINTERS)
+def mc_stats_update_kernel(
+    y_ptr,
+    mean_ptr,
+    m2_ptr,
+    votes_ptr,
+    expected_ptr,
+    probs_ptr,
+    entropies_ptr,
+    ranges_ptr,
+    samples_ptr,
+    first,
+    passes,
+    B,
+    C,
+    J,
+    stride_yp,
+    stride_yb,
+    stride_yc,
+    SOFTMAX: tl.constexpr,
+    RANGES: tl.constexpr,
+    SAMPLES: tl.constexpr,
+    PASSES: tl.constexpr,
+    STEPS: tl.constexpr,
+):
+    """All passes of the chunk for one input of at most 2**STEPS classes, PASSES at a time."""
+    b = tl.program_id(0).to(tl.int64)
+    c = tl.arange(0, 1 << STEPS)
+    row = tl.arange(0, PASSES)
+    real = (c < C)[None, :]
+    at = b * C + c
+    size = tl.cast(B, tl.int64) * C
+    mean = tl.load(mean_ptr + at, mask=c < C, other=0.0)
+    m2 = tl.load(m2_ptr + at, mask=c < C, other=0.0)
+    votes = tl.load(votes_ptr + at, mask=c < C, other=0)
+    expected = tl.load(expected_ptr + b)
+    if RANGES:
+        low = tl.load(ranges_ptr + b)
+        high = tl.load(ranges_ptr + B + b)
+        least = tl.load(ranges_ptr + 2 * B + b)
+    y = y_ptr + b * stride_yb + c[None, :] * tl.cast(stride_yc, tl.int64)
+    for begin in range(0, passes, PASSES):
+        # PASSES ≤ J passes meet as many groups; what the tiles before wrote is read again, perhaps
+        # by another thread.
+        tl.debug_barrier()
+        there = begin + row < passes
+        valid = there[:, None] & real
+        number = tl.cast(first, tl.int64) + begin + row
+        to_probs = probs_ptr + (number % J)[:, None] * size + at[None, :]
+        to_entropies = entropies_ptr + (number % J) * B + b
+        group_probs = tl.load(to_probs, mask=valid, other=0.0)
+        group_entropies = tl.load(to_entropies, mask=there, other=0.0)
+        to_y = y + (begin + row)[:, None] * tl.cast(stride_yp, tl.int64)
+        p = tl.load(to_y, mask=valid, other=0.0).to(tl.float64)
+        p = tl.where(real, p, -float("inf"))
+        top = tl.max(p, axis=1)
+        if SOFTMAX:
+            e = tl.where(real, tl.exp(p - top[:, None]), 0.0)
+            top = 1.0 / sum_pairs(e, PASSES, STEPS)
+            p = e * top[:, None]
+        else:
+            p = tl.where(real, p, 0.0)
+        entropies = sum_pairs(entropy_terms(p), PASSES, STEPS)
+        key = tl.min(_vote_key(p, top[:, None], c[None, :], real), axis=1)
+        if RANGES:
+            sums = sum_pairs(p, PASSES, STEPS)
+            entry = tl.min(tl.where(real, p, float("inf")), axis=1)
+            known = there & (key >= _NO_NAN)
+            low = tl.minimum(low, tl.min(tl.where(known, sums, float("inf")), axis=0))
+            high = tl.maximum(high, tl.max(tl.where(known, sums, -float("inf")), axis=0))
+            least = tl.minimum(least, tl.min(tl.where(known, entry, float("inf")), axis=0))
+        if SAMPLES:
+            to_samples = samples_ptr + (begin + row)[:, None] * size + at[None, :]
+            tl.store(to_samples, p, mask=valid)
+        tl.store(to_probs, group_probs + p, mask=valid)
+        tl.store(to_entropies, group_entropies + entropies, mask=there)
+        chosen = there[:, None] & (c[None, :] == (key & (_NO_NAN - 1))[:, None])
+        votes += tl.sum(chosen.to(tl.int64), axis=0)
+        # One after another: what is not the pass is 0, and adds nothing.
+        for i in range(0, min(PASSES, passes - begin)):
+            count = (tl.cast(first, tl.int64) + begin + i + 1).to(tl.float64)
+            one = tl.sum(tl.where((row == i)[:, None], p, 0.0), axis=0)
+            entropy = tl.sum(tl.where(row == i, entropies, 0.0), axis=0)
+            delta = one - mean
+            mean += delta / count
+            m2 += delta * (one - mean)
+            expected += (entropy - expected) / count
+    tl.store(mean_ptr + at, mean, mask=c < C)
+    tl.store(m2_ptr + at, m2, mask=c < C)
+    tl.store(votes_ptr + at, votes, mask=c < C)
+    tl.store(expected_ptr + b, expected)
+    if RANGES:
+        tl.store(ranges_ptr + b, low)
+        tl.store(ranges_ptr + B + b, high)
+        tl.store(ranges_ptr + 2 * B + b, least)
+
+
+@triton.jit(do_not_specialize=_RUNTIME, do_not_specialize_on_alignment=_POINTERS)
+def mc_stats_update_blocks_kernel(
+    y_ptr,
+    mean_ptr,
+    m2_ptr,
+    votes_ptr,
+    expected_ptr,
+    probs_ptr,
+    entropies_ptr,
+    ranges_ptr,
+    samples_ptr,
+    first,
+    passes,
+    B,
+    C,
+    J,
+    stride_yp,
+    stride_yb,
+    stride_yc,
+    SOFTMAX: tl.constexpr,
+    RANGES: tl.constexpr,
+    SAMPLES: tl.constexpr,
+    STEPS: tl.constexpr,
+):
+    """All passes of the chunk for one input, its classes in blocks of 2**STEPS."""
+    BLOCK: tl.constexpr = 1 << STEPS
+    b = tl.program_id(0).to(tl.int64)
+    lanes = tl.arange(0, BLOCK)[None, :]
+    size = tl.cast(B, tl.int64) * C
+    number = tl.cast(first, tl.int64)
+    expected = tl.load(expected_ptr + b)
+    if RANGES:
+        low = tl.load(ranges_ptr + b)
+        high = tl.load(ranges_ptr + B + b)
+        least = tl.load(ranges_ptr + 2 * B + b)
+    for t in range(0, passes):
+        tl.debug_barrier()  # what the pass before wrote is read, perhaps by another thread
+        y = y_ptr + t * tl.cast(stride_yp, tl.int64) + b * stride_yb
+        group = number % J
+        number += 1
+        count = number.to(tl.float64)
+        # Largest entry, then sum: of exponentials, or of the entries themselves.
+        most = tl.full([1, BLOCK], -float("inf"), tl.float64)
+        smallest = tl.full([1, BLOCK], float("inf"), tl.float64)
+        for start in range(0, C, BLOCK):
+            c = start + lanes
+            p = tl.load(y + c * tl.cast(stride_yc, tl.int64), mask=c < C, other=-float("inf"))
+            most = tl.maximum(most, p.to(tl.float64))
+            if RANGES:
+                smallest = tl.minimum(smallest, tl.where(c < C, p.to(tl.float64), float("inf")))
+        top = tl.max(most, axis=1)[:, None]
+        sums = tl.zeros([1, BLOCK], tl.float64)
+        if SOFTMAX or RANGES:
+            for start in range(0, C, BLOCK):
+                c = start + lanes
+                p = tl.load(y + c * tl.cast(stride_yc, tl.int64), mask=c < C, other=0.0)
+                p = p.to(tl.float64)
+                if SOFTMAX:
+                    p = tl.exp(p - top)
+                sums += tl.where(c < C, p, 0.0)
+        total = sum_pairs(sums, 1, STEPS)[:, None]
+        peak = top
+        if SOFTMAX:
+            peak = 1.0 / total
+        terms = tl.zeros([1, BLOCK], tl.float64)
+        keys = tl.full([1, BLOCK], 2147483647, tl.int32)
+        for start in range(0, C, BLOCK):
+            c = start + lanes
+            valid = c < C
+            at = b * C + c
+            p = tl.load(y + c * tl.cast(stride_yc, tl.int64), mask=valid, other=0.0).to(tl.float64)
+            if SOFTMAX:
+                p = tl.exp(p - top) * peak
+            p = tl.where(valid, p, 0.0)
+            terms += entropy_terms(p)
+            keys = tl.minimum(keys, _vote_key(p, peak, c, valid))
+            if SAMPLES:
+                tl.store(samples_ptr + t * size + at, p, mask=valid)
+            mean = tl.load(mean_ptr + at, mask=valid, other=0.0)
+            m2 = tl.load(m2_ptr + at, mask=valid, other=0.0)
+            group_probs = tl.load(probs_ptr + group * size + at, mask=valid, other=0.0)
+            delta = p - mean
+            mean += delta / count
+            tl.store(mean_ptr + at, mean, mask=valid)
+            tl.store(m2_ptr + at, m2 + delta * (p - mean), mask=valid)
+            tl.store(probs_ptr + group * size + at, group_probs + p, mask=valid)
+        entropy = tl.sum(sum_pairs(terms, 1, STEPS), axis=0)
+        key = tl.min(tl.min(keys, axis=1), axis=0)
+        chosen = votes_ptr + b * C + (key & (_NO_NAN - 1))
+        tl.store(chosen, tl.load(chosen) + 1)
+        expected += (entropy - expected) / count
+        to_entropies = entropies_ptr + group * B + b
+        tl.store(to_entropies, tl.load(to_entropies) + entropy)
+        if RANGES:
+            known = key >= _NO_NAN
+            row = tl.sum(tl.sum(total, axis=1), axis=0)
+            entry = tl.min(tl.min(smallest, axis=1), axis=0)
+            low = tl.where(known, tl.minimum(low, row), low)
+            high = tl.where(known, tl.maximum(high, row), high)
+            least = tl.where(known, tl.minimum(least, entry), least)
+    tl.store(expected_ptr + b, expected)
+    if RANGES:
+        tl.store(ranges_ptr + b, low)
+        tl.store(ranges_ptr + B + b, high)
+        tl.store(ranges_ptr + 2 * B + b, least)
+
+
+def passes_of_tile(layout: RowLayout, passes: int) -> int:
+    """Passes whose softmax is taken together, two numbers for a thread; never more than groups."""
+    return 1 if passes == 1 else max(1, min(_TILE // layout.block, _MOST_PASSES))
+
+
+def launch_update(
+    y: Tensor,
+    mean: Tensor,
+    m2: Tensor,
+    votes: Tensor,
+    expected: Tensor,
+    probs: Tensor,
+    entropies: Tensor,
+    ranges: Tensor | None,
+    samples: Tensor | None,
+    *,
+    first: int,
+    softmax: bool,
+) -> None:
+    """Add the passes of ``y`` to the state; see the module and ``op.update``."""
+    B, C = mean.shape
+    if B == 0:
+        return
+    layout = row_layout(C)
+    kernel, options = mc_stats_update_blocks_kernel, {}
+    if C <= layout.block:
+        kernel, options = mc_stats_update_kernel, {"PASSES": passes_of_tile(layout, y.shape[0])}
+    with _launch.on_device_of(y):
+        kernel[(B,)](
+            y,
+            mean,
+            m2,
+            votes,
+            expected,
+            probs,
+            entropies,
+            mean if ranges is None else ranges,
+            mean if samples is None else samples,
+            first,
+            y.shape[0],
+            B,
+            C,
+            probs.shape[0],
+            *y.stride(),
+            SOFTMAX=softmax,
+            RANGES=ranges is not None,
+            SAMPLES=samples is not None,
+            STEPS=layout.steps,
+            **options,
+            num_warps=layout.warps,
+            enable_fp_fusion=False,
+        )

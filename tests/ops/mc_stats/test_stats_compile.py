@@ -1,0 +1,85 @@
+"""The statistics kernels compile for Hopper on a machine without a GPU, and stay in registers."""
+
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.compiler
+triton = pytest.importorskip("triton", reason="needs triton's compiler")
+
+TYPES = {"fp32": "*fp32", "bf16": "*bf16", "fp16": "*fp16", "fp64": "*fp64"}
+
+
+def compiled(kernel, constants, warps, outputs, folder):
+    """PTX, and what cuobjdump says of the resources, for sm_90."""
+    from triton.backends.compiler import GPUTarget
+    from triton.compiler import ASTSource
+
+    signature = {}
+    for name in kernel.arg_names:
+        if name in constants:
+            signature[name] = "constexpr"
+        elif name.endswith("_ptr"):
+            signature[name] = {"y_ptr": TYPES[outputs], "votes_ptr": "*i64"}.get(name, "*fp64")
+        else:
+            signature[name] = "i32"
+    index = {name: i for i, name in enumerate(kernel.arg_names)}
+    source = ASTSource(
+        fn=kernel,
+        signature=signature,
+        constexprs={(index[name],): value for name, value in constants.items()},
+    )
+    options = {"num_warps": warps, "enable_fp_fusion": False}
+    result = triton.compile(source, target=GPUTarget("cuda", 90, 32), options=options)
+    path = folder / "kernel.cubin"
+    path.write_bytes(result.asm["cubin"])
+    tool = Path(triton.__file__).parent / "backends/nvidia/bin/cuobjdump"
+    usage = subprocess.run([tool, "-res-usage", path], capture_output=True, text=True, check=True)
+    return result.asm["ptx"], usage.stdout
+
+
+@pytest.mark.parametrize("outputs", TYPES)
+@pytest.mark.parametrize("classes", [1, 10, 1000, 5000])
+@pytest.mark.parametrize("link", ["softmax", "identity"])
+def test_update(link, classes, outputs, tmp_path):
+    from bayes_dc.ops.mc_stats import triton_update
+    from bayes_dc.ops.mc_stats.triton_rows import row_layout
+
+    layout = row_layout(classes)
+    softmax = link == "softmax"
+    constants = {"SOFTMAX": softmax, "RANGES": not softmax, "SAMPLES": True, "STEPS": layout.steps}
+    if classes <= layout.block:
+        kernel = triton_update.mc_stats_update_kernel
+        constants["PASSES"] = triton_update.passes_of_tile(layout, 100)
+    else:
+        kernel = triton_update.mc_stats_update_blocks_kernel
+    ptx, usage = compiled(kernel, constants, layout.warps, outputs, tmp_path)
+    assert ".f64" in ptx
+    assert "atom." not in ptx
+    if classes == 10 and softmax:
+        assert int(re.search(r"STACK:(\d+)", usage).group(1)) == 0
+
+
+@pytest.mark.parametrize("classes", [1, 10, 1000, 5000])
+def test_summary(classes, tmp_path):
+    from bayes_dc.ops.mc_stats import triton_summary
+    from bayes_dc.ops.mc_stats.triton_rows import row_layout
+
+    layout = row_layout(classes)
+    constants = {
+        "STEPS": layout.steps,
+        "TILE_STEPS": triton_summary.tile_steps(layout),
+        "GROUP_STEPS": triton_summary.GROUP_STEPS,
+    }
+    ptx, usage = compiled(
+        triton_summary.mc_stats_summary_kernel,
+        constants,
+        triton_summary.warps_of(layout),
+        "fp64",
+        tmp_path,
+    )
+    assert "atom." not in ptx
+    if classes == 10:
+        assert int(re.search(r"STACK:(\d+)", usage).group(1)) == 0
