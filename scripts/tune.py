@@ -111,6 +111,7 @@ def load_kernel(op: str) -> Kernel:
     from bayes_dc.ops import _grouped, _launch
     from bayes_dc.ops.gaussian import op as gaussian
     from bayes_dc.ops.gaussian import triton_moments as moments
+    from bayes_dc.ops.linear import op as linear
     from bayes_dc.ops.linear import triton_dw, triton_dx, triton_fwd
     from bayes_dc.ops.linear import triton_grouped_dw as grouped_dw
     from bayes_dc.ops.linear import triton_grouped_dx as grouped_dx
@@ -126,7 +127,7 @@ def load_kernel(op: str) -> Kernel:
         return {"squares": gaussian._squares(w)}
 
     def arranged(rows: Tensor) -> Tensor:
-        return _grouped.along_rows(rows) if _grouped.reads_along_rows(rows) else rows
+        return linear._along_rows(rows) if _grouped.reads_along_rows(rows) else rows
 
     row, tile, draw = _launch.RowConfig, _grouped.GroupedConfig, moments.GaussianConfig
     return {

@@ -79,14 +79,14 @@ def test_splits_do_not_depend_on_the_gpu(measured):
 
 @pytest.mark.gpu
 def test_a_shape_can_be_captured_before_it_was_launched():
-    """Choosing its configuration asks the device nothing; its kernels are those of another."""
+    """Choosing its configuration asks the device nothing; the kernels were loaded for another."""
     from bayes_dc.ops import dropconnect_linear
 
-    x = torch.randn(64, 64, device="cuda", requires_grad=True)
+    x = torch.randn(128, 64, device="cuda", requires_grad=True)
     w = torch.randn(32, 64, device="cuda", requires_grad=True)
-    gy = torch.randn(64, 32, device="cuda")
+    gy = torch.randn(128, 32, device="cuda")
     key = torch.tensor([1, 2], device="cuda")
-    sample_ids = torch.arange(64, device="cuda")
+    sample_ids = torch.arange(128, device="cuda")
     pass_ids = torch.zeros(1, dtype=torch.int64, device="cuda")
 
     def call(rows):
@@ -94,7 +94,7 @@ def test_a_shape_can_be_captured_before_it_was_launched():
         y = dropconnect_linear(x[:rows], w, key=key, **ids)
         return y, *torch.autograd.grad(y, (x, w), gy[:rows])
 
-    call(32)
+    call(128)  # the weight gradient is split, as that of 64 rows
     torch.cuda.synchronize()
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
