@@ -1,4 +1,7 @@
-"""From a keep probability to the factors of mean and variance; imports nothing."""
+"""Factors of the moments, and the weights as tensor cores want them."""
+
+import torch
+from torch import Tensor
 
 
 def moment_factors(keep: int, bits: int, scale: float) -> tuple[float, float]:
@@ -16,3 +19,31 @@ def moment_factors(keep: int, bits: int, scale: float) -> tuple[float, float]:
     """
     q = keep / (1 << bits)
     return scale * q, scale * q * scale * (1.0 - q)
+
+
+def rounded(w: Tensor) -> Tensor:
+    """Bring float32 weights to the nearest TensorFloat-32; tensor cores would cut their bits off.
+
+    Args:
+        w: ``[N, K]``.
+
+    Returns:
+        The same for other types, else a new tensor.
+    """
+    if w.dtype != torch.float32:
+        return w
+    return (w.view(torch.int32) + (1 << 12)).bitwise_and_(-1 << 13).view(torch.float32)
+
+
+def squares(w: Tensor) -> Tensor:
+    """Square weights into bfloat16, which has the range of float32.
+
+    Args:
+        w: ``[N, K]``.
+
+    Returns:
+        ``[N, K]``, rows of whole 16 bytes.
+    """
+    out = w.new_empty((len(w), -(-w.shape[1] // 8) * 8), dtype=torch.bfloat16)[:, : w.shape[1]]
+    wide = w.float() if w.dtype == torch.float16 else w
+    return torch.mul(wide, wide, out=out)

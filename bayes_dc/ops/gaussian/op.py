@@ -12,6 +12,8 @@ import torch
 from torch import Tensor
 
 from bayes_dc.ops.gaussian.factors import moment_factors
+from bayes_dc.ops.gaussian.factors import rounded as _rounded
+from bayes_dc.ops.gaussian.factors import squares as _squares
 
 _AT = "Tensor key, Tensor sample_ids, Tensor pass_ids"
 _LIBRARY = torch.library.Library("bayes_dc", "FRAGMENT")
@@ -22,6 +24,7 @@ _LIBRARY.define(
 _LIBRARY.define(f"gaussian_draw(Tensor mean, Tensor var, {_AT}, ScalarType dtype) -> Tensor")
 _LIBRARY.define(f"gaussian_draw_dvar(Tensor gy, Tensor var, {_AT}) -> Tensor")
 
+_FEW_INPUTS = 64
 _NO_TRITON = """\
 A CUDA tensor needs triton, which could not be imported ({cause}).
 Install it (pip install triton) or move the model and its input to the CPU.
@@ -61,18 +64,18 @@ def _linear_cuda(x: Tensor, w: Tensor, bias: Tensor | None, *at: Any) -> Tensor:
     if out.numel() == 0:
         return out
     x, w, bias = x.detach(), w.detach(), None if bias is None else bias.detach()
-    if not _on_tensor_cores(x.dtype):  # which would not keep the accuracy of the dtype
+    if not _on_tensor_cores(x.dtype, x.shape[3]):  # which would not keep the dtype's accuracy
         mean, var = _torch_moments(x, w, bias, **options)
     elif out.shape[0] == x.shape[0]:
         squares = _squares(w)
         suits = _triton("suits_hopper")(x, w, squares, out)
         launch = _triton("launch_hopper" if suits else "launch_linear")
-        launch(x, w, bias, *at[:3], out, **options, squares=squares)
+        launch(x, _rounded(w), bias, *at[:3], out, **options, squares=squares)
         return out
     else:
         mean = x.new_empty((*x.shape[:3], w.shape[0]), dtype=torch.float32)
         var = torch.empty_like(mean)
-        _triton("launch_moments")(x, w, bias, mean, var, **options, squares=_squares(w))
+        _triton("launch_moments")(x, _rounded(w), bias, mean, var, **options, squares=_squares(w))
     _triton("launch_draw")(mean, var, *at[:3], out)
     return out
 
@@ -81,24 +84,19 @@ def _linear_fake(x: Tensor, w: Tensor, bias: Tensor | None, *at: Any) -> Tensor:
     return x.new_empty((at[2].shape[0], *x.shape[1:3], w.shape[0]))
 
 
-def _on_tensor_cores(dtype: torch.dtype) -> bool:
-    """16 bits, and float32 where torch's own switch lets ``F.linear`` use TensorFloat-32."""
+def _on_tensor_cores(dtype: torch.dtype, K: int) -> bool:
+    """16 bits, and float32 where torch may use TensorFloat-32; not for a few squares."""
     if dtype == torch.float32:
-        return torch.backends.cuda.matmul.allow_tf32
-    return dtype != torch.float64
-
-
-def _squares(w: Tensor) -> Tensor:
-    """w² in bfloat16, which has the range of float32; a row takes whole 16 bytes."""
-    out = w.new_empty((len(w), -(-w.shape[1] // 8) * 8), dtype=torch.bfloat16)[:, : w.shape[1]]
-    wide = w.float() if w.dtype == torch.float16 else w
-    return torch.mul(wide, wide, out=out)
+        return K >= _FEW_INPUTS and torch.backends.cuda.matmul.allow_tf32
+    return dtype == torch.bfloat16 or (dtype == torch.float16 and K >= _FEW_INPUTS)
 
 
 def _torch_moments(
     x: Tensor, w: Tensor, bias: Tensor | None, keep: int, bits: int, scale: float
 ) -> tuple[Tensor, Tensor]:
-    """Mean and variance by torch's matrix products."""
+    """Mean and variance by torch's matrix products; float16 has not the range of squares."""
+    if x.dtype == torch.float16:
+        x, w, bias = x.float(), w.float(), None if bias is None else bias.float()
     factors = moment_factors(keep, bits, scale)
     mean = torch.matmul(x, w.T).mul_(factors[0])
     var = torch.matmul(x.square(), w.square().T).mul_(factors[1])

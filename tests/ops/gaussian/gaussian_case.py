@@ -82,7 +82,7 @@ class Case:
 
         options = self.options | {"squares": op._squares(w), "config": config}
         if x.shape[0] == P:
-            triton_moments.launch_linear(x, w, b, *self.at(device), out, **options)
+            triton_moments.launch_linear(x, op._rounded(w), b, *self.at(device), out, **options)
         else:
             mean, var = self.moments(backend, config=config)
             launch_draw, _ = launchers(backend)
@@ -98,7 +98,7 @@ class Case:
         size = (*x.shape[:3], w.shape[0])
         mean, var = (poisoned(*size, dtype=torch.float32, device=device) for _ in range(2))
         options = self.options | {"squares": op._squares(w), "config": config}
-        triton_moments.launch_moments(x, w, b, mean, var, **options)
+        triton_moments.launch_moments(x, op._rounded(w), b, mean, var, **options)
         return mean.cpu(), var.cpu()
 
     def expected_moments(self, dtype: torch.dtype = torch.float64) -> tuple[Tensor, Tensor]:

@@ -299,3 +299,27 @@ def test_the_cuda_implementations_of_the_operators(shared):
         op._draw_by(op._triton)(var, var, *at, torch.float32),
         "repeated",
     )
+
+
+def test_weights_for_the_tensor_cores():
+    """The nearest number of 10 mantissa bits, and squares that float16 does not hold."""
+    generator = torch.Generator().manual_seed(0)
+    w = torch.randn(9, 11, generator=generator)
+    for weights in (w, w.T):
+        rounded = op._rounded(weights)
+        assert not (rounded.view(torch.int32) & 0x1FFF).any()
+        assert ((rounded - weights).abs() <= 2.0**-11 * weights.abs()).all()
+    assert op._rounded(w.half()).dtype == torch.float16
+    assert torch.equal(op._squares(w), (w * w).bfloat16())
+    assert op._squares(w).stride() == (16, 1)
+    assert torch.isfinite(op._squares(w.half() * 600)).all()
+
+
+@pytest.mark.parametrize(("K", "few"), [(63, True), (64, False)])
+def test_few_squares_take_other_products(K, few):
+    with tensor_float32(True):
+        assert [op._on_tensor_cores(t, K) for t in (torch.float32, torch.float16)] == 2 * [not few]
+        assert op._on_tensor_cores(torch.bfloat16, K)
+        assert not op._on_tensor_cores(torch.float64, K)
+    with tensor_float32(False):
+        assert not op._on_tensor_cores(torch.float32, K)
