@@ -283,7 +283,7 @@ def test_errors_teach(text, change):
 @pytest.mark.parametrize("shared", [False, True])
 def test_the_cuda_implementations_of_the_operators(shared):
     """What the dispatcher calls for CUDA tensors, on CPU tensors in the interpreter."""
-    case = make_case(Shape(2, 5, 1, 9, 6), integers=True, shared=shared)
+    case = make_case(Shape(2, 5, 1, 9, 70), integers=True, shared=shared)
     at = (torch.tensor(WORDS), case.sample_ids, case.pass_ids)
     want = case.run("cpu")
     for allowed in (True, False):
