@@ -82,8 +82,8 @@ def test_a_shape_can_be_captured_before_it_was_launched():
     """Choosing its configuration asks the device nothing; the kernels were loaded for another."""
     from bayes_dc.ops import dropconnect_linear
 
-    x = torch.randn(128, 64, device="cuda", requires_grad=True)
-    w = torch.randn(32, 64, device="cuda", requires_grad=True)
+    x = torch.randn(128, 64, device="cuda")
+    w = torch.randn(32, 64, device="cuda")
     gy = torch.randn(128, 32, device="cuda")
     key = torch.tensor([1, 2], device="cuda")
     sample_ids = torch.arange(128, device="cuda")
@@ -91,8 +91,9 @@ def test_a_shape_can_be_captured_before_it_was_launched():
 
     def call(rows):
         ids = {"sample_ids": sample_ids[:rows], "pass_ids": pass_ids}
-        y = dropconnect_linear(x[:rows], w, key=key, **ids)
-        return y, *torch.autograd.grad(y, (x, w), gy[:rows])
+        leaves = x[:rows].detach().requires_grad_(), w.detach().requires_grad_()  # of this stream
+        y = dropconnect_linear(*leaves, key=key, **ids)
+        return y, *torch.autograd.grad(y, leaves, gy[:rows])
 
     call(128)  # the weight gradient is split, as that of 64 rows
     torch.cuda.synchronize()

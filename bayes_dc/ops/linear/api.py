@@ -171,7 +171,7 @@ def _autocast(
 ) -> tuple[Tensor, Tensor, Tensor | None]:
     """Cast as autocast casts ``F.linear``: every floating point argument but float64."""
     device = x.device.type
-    if not (torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device)):
+    if not (_autocast_available(device) and torch.is_autocast_enabled(device)):
         return x, weight, bias
     dtype = torch.get_autocast_dtype(device)
 
@@ -281,5 +281,11 @@ def _constant_layer_key(seed: int, layer: int) -> tuple[int, int]:
     return layer_key(seed, layer)
 
 
+def _autocast_available(device: str) -> bool:
+    """Whether autocast knows the device type; torch 2.11 cannot trace the question."""
+    return torch.amp.is_autocast_available(device)
+
+
 # What torch.compiler.assume_constant_result sets, without loading the compiler: 0.7 s and sympy.
 _constant_layer_key._dynamo_marked_constant = True  # type: ignore[attr-defined]
+_autocast_available._dynamo_marked_constant = True  # type: ignore[attr-defined]

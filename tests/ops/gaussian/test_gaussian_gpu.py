@@ -24,11 +24,12 @@ def test_devices_agree_to_float32(K, passes):
     """Without TensorFloat-32: torch's products on both, the same normals."""
     generator = torch.Generator().manual_seed(0)
     x, w = (torch.randn(n, K, generator=generator) for n in (130, 257))
-    ids = torch.arange(passes)
-    here = draws(x, w, pass_ids=ids)
+    ids = {"sample_ids": torch.arange(130), "pass_ids": torch.arange(passes)}
+    here = draws(x, w, **ids)
     with tensor_float32(False):
-        there = draws(x.cuda(), w.cuda(), pass_ids=ids.cuda()).cpu()
-    exact = draws(x.double(), w.double(), pass_ids=ids)
+        moved = {name: t.cuda() for name, t in ids.items()}
+        there = draws(x.cuda(), w.cuda(), **moved).cpu()
+    exact = draws(x.double(), w.double(), **ids)
     assert relative_error(there, here) <= 4 * relative_error(here, exact) + 2.0**-22
 
 
