@@ -1,6 +1,7 @@
 """Plots of what is in benchmarks/results: ``python -m benchmarks.plots``.
 
-Of each line the newest row counts. Every number comes from the CSV files.
+Only the commit of the last row counts, and of each line its newest row. Every number comes from the
+CSV files.
 """
 
 import argparse
@@ -46,8 +47,11 @@ def main() -> None:
 
 
 def newest(rows: list[Row]) -> list[Row]:
-    """The last row of each line, in the order of their first."""
-    last = {(row.shape, row.op, row.implementation, row.p): row for row in rows}
+    """The last row of each line of the last commit, in the order of their first."""
+    commit = rows[-1].commit if rows else ""
+    last = {
+        (row.shape, row.op, row.implementation, row.p): row for row in rows if row.commit == commit
+    }
     return list(last.values())
 
 

@@ -17,7 +17,7 @@ INTERPRETED = os.environ.get("TRITON_INTERPRET", "0") == "1"
 MIN_ROWS = 16
 """Rows that must share a mask for a tensor-core tile to be worth its padding."""
 
-_TARGET_PROGRAMS = 512
+_TARGET_PROGRAMS = 256
 _MAX_PARTIAL_ELEMENTS = 1 << 26
 
 
@@ -227,9 +227,11 @@ def _config(
         return portable_config(op, R, dtype)
     depth = 128 // dtype.itemsize
     if op == "linear_grouped_dw":
-        return (
-            GroupedConfig(depth, 128, 128, 8, 4) if N > 64 else GroupedConfig(depth, 64, 128, 4, 4)
-        )
+        if N <= 64:
+            return GroupedConfig(depth, 64, 128, 4, 4)
+        if R >= 128 and dtype != torch.float32:
+            return GroupedConfig(128, 128, 128, 8, 3)
+        return GroupedConfig(depth, 128, 128, 8, 4)
     columns = N if op == "linear_grouped_fwd" else K
     # Tiles of 256 rows run at 1.16 times the speed of those of 128, unless they are padding.
     whole = -(-R // 256) * 256 * 0.86 <= -(-R // 128) * 128

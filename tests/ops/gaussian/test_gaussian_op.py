@@ -98,7 +98,6 @@ def test_opcheck(device):
 
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("dynamic", [False, True])
-@pytest.mark.filterwarnings("ignore:TensorFloat32 tensor cores:UserWarning")  # older torch's advice
 def test_compiled_equals_eager(device, dynamic):
     """One graph, forward and backward."""
     x, w, b = inputs(device, torch.float32)
