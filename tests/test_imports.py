@@ -33,7 +33,7 @@ ALLOWED = {
 OP_PARTS = {
     "__init__": {"api", "op"},
     "api": {"op", "reference", "rng", "gaussian"},
-    "op": {"cpu", "triton", "factors", "_grouped", "_launch"},
+    "op": {"cpu", "triton", "factors", "_grouped", "_launch", "_register"},
     "reference": {"rng"},
     "cpu": {"_cpu", "factors", "_threads"},
     "_cpu": {"_cpu", "rng"},

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from bayes_dc.ops._register import keep_signatures, one_by_one
 from bayes_dc.ops.gaussian.factors import moment_factors
 from bayes_dc.ops.gaussian.factors import rounded as _rounded
 from bayes_dc.ops.gaussian.factors import squares as _squares
@@ -133,18 +134,6 @@ def _dvar_fake(gy: Tensor, var: Tensor, *_: Any) -> Tensor:
     return var.new_empty(var.shape)
 
 
-def _each(op: Any) -> Callable[..., tuple[Tensor, int]]:
-    """A vmap rule that calls ``op`` once for each element: every element meets the same normals."""
-
-    def rule(info: Any, in_dims: tuple[int | None, ...], *args: Any) -> tuple[Tensor, int]:
-        def pick(i: int) -> list[Any]:
-            return [a if d is None else a.select(d, i) for a, d in zip(args, in_dims, strict=True)]
-
-        return torch.stack([op(*pick(i)) for i in range(info.batch_size)]), 0
-
-    return rule
-
-
 for _name, _on_cpu, _on_cuda, _fake in (
     ("gaussian_linear", _linear_cpu, _linear_cuda, _linear_fake),
     ("gaussian_draw", _draw_by(_cpu), _draw_by(_triton), _draw_fake),
@@ -154,7 +143,7 @@ for _name, _on_cpu, _on_cuda, _fake in (
     _LIBRARY.impl(_name, _on_cuda, "CUDA")
     torch.library.register_fake(f"bayes_dc::{_name}", _fake, lib=_LIBRARY)
     torch.library.register_vmap(
-        f"bayes_dc::{_name}", _each(getattr(torch.ops.bayes_dc, _name)), lib=_LIBRARY
+        f"bayes_dc::{_name}", one_by_one(getattr(torch.ops.bayes_dc, _name)), lib=_LIBRARY
     )
 
 
@@ -241,6 +230,9 @@ class _DrawDvar(torch.autograd.Function):
         slope = torch.where(positive, torch.where(positive, var, one).rsqrt() / 2, nothing)
         products = (gy * z).sum(dim=0, keepdim=True) if var.shape[0] < gy.shape[0] else gy * z
         return (g * slope * z).to(gy.dtype), -2 * g * products * slope**3, None, None, None
+
+
+keep_signatures(_Linear, _Draw, _DrawDvar)
 
 
 def _dvar(*args: Any) -> Tensor:

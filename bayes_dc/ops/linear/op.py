@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from bayes_dc.ops import _grouped
+from bayes_dc.ops._register import keep_signatures, one_by_one
 
 _Kernels = Callable[[str, Tensor], Callable[..., None]]
 _COORDINATES = "Tensor key, Tensor sample_ids, Tensor pass_ids, int keep, int bits, float scale"
@@ -131,18 +132,6 @@ def _dw_fake(gy: Tensor, x: Tensor, *_: Any) -> Tensor:
     return gy.new_empty((gy.shape[3], x.shape[3]))
 
 
-def _each(op: Any) -> Callable[..., tuple[Tensor, int]]:
-    """A vmap rule that calls ``op`` once for each element: every element meets the same masks."""
-
-    def rule(info: Any, in_dims: tuple[int | None, ...], *args: Any) -> tuple[Tensor, int]:
-        def pick(i: int) -> list[Any]:
-            return [a if d is None else a.select(d, i) for a, d in zip(args, in_dims, strict=True)]
-
-        return torch.stack([op(*pick(i)) for i in range(info.batch_size)]), 0
-
-    return rule
-
-
 for _name, _on_cpu, _on_cuda, _fake in (
     ("linear", _linear_by(_cpu), _linear_by(_triton), _linear_fake),
     ("linear_dx", _dx_by(_cpu), _dx_by(_triton), _dx_fake),
@@ -152,7 +141,7 @@ for _name, _on_cpu, _on_cuda, _fake in (
     _LIBRARY.impl(_name, _on_cuda, "CUDA")
     torch.library.register_fake(f"bayes_dc::{_name}", _fake, lib=_LIBRARY)
     torch.library.register_vmap(
-        f"bayes_dc::{_name}", _each(getattr(torch.ops.bayes_dc, _name)), lib=_LIBRARY
+        f"bayes_dc::{_name}", one_by_one(getattr(torch.ops.bayes_dc, _name)), lib=_LIBRARY
     )
 
 
@@ -225,6 +214,9 @@ class _LinearDw(torch.autograd.Function):
         d_gy = _Linear.apply(x, gdw, None, *coordinates, *ctx.static) if needs[0] else None
         d_x = _LinearDx.apply(gy, gdw, *coordinates, *ctx.static) if needs[1] else None
         return d_gy, d_x, *[None] * 6
+
+
+keep_signatures(_Linear, _LinearDx, _LinearDw)
 
 
 def _dx(*args: Any) -> Tensor:
