@@ -19,6 +19,11 @@ INTERPRETED = os.environ.get("TRITON_INTERPRET", "0") == "1"
 _TARGET_PROGRAMS = 2048
 _MIN_ROWS_PER_SPLIT = 32
 _MAX_PARTIAL_ELEMENTS = 1 << 26
+_MAX_ROWS = 2**31 - 256
+_TOO_MANY_ROWS = (
+    "A call on the GPU takes at most {most} rows (passes × samples × positions); got {got}. "
+    "Split the input along its first dimension, or pass fewer pass_ids at a time."
+)
 
 
 class RowConfig(NamedTuple):
@@ -27,7 +32,7 @@ class RowConfig(NamedTuple):
     Attributes:
         rows: Rows per lane; of one copy (weight gradient).
         lanes: Lanes along the rows; along the inputs, four each (weight gradient).
-        quads: Groups of four inputs: of one copy (forward), of a program (input gradient).
+        quads: Groups of four inputs: of one copy (forward: 1, 2, 4), of a program (gradient).
         warps: Warps per program: one, or four with a range of inputs each (forward).
         registers: Highest number of registers per lane, 0 for the compiler's choice.
     """
@@ -96,6 +101,14 @@ def dw_splits(M: int, N: int, K: int) -> int:
     programs = max(1, -(-N // 32) * -(-K // 128))
     wanted = min(_TARGET_PROGRAMS // programs, M // _MIN_ROWS_PER_SPLIT)
     return max(1, min(wanted, _MAX_PARTIAL_ELEMENTS // max(1, N * K)))
+
+
+def count_rows(t: Tensor) -> int:
+    """P·S·R of a tensor ``[P, S, R, …]``; kernels count rows, with a tile to spare, in int32."""
+    rows = t.shape[:3].numel()
+    if rows > _MAX_ROWS:
+        raise ValueError(_TOO_MANY_ROWS.format(most=_MAX_ROWS, got=rows))
+    return rows
 
 
 def accumulator(dtype: torch.dtype) -> tl.dtype:

@@ -103,3 +103,11 @@ def test_a_shape_can_be_captured_before_it_was_launched():
     graph.replay()
     for got, want in zip(captured, call(64), strict=True):
         assert torch.equal(got, want)
+
+
+def test_more_rows_than_a_kernel_counts_are_refused():
+    from bayes_dc.ops import _launch
+
+    assert _launch.count_rows(torch.empty(1).expand(2**31 - 256, 1, 1, 1)) == 2**31 - 256
+    with pytest.raises(ValueError, match=r"at most 2147483392 rows .* got 2147483393\. Split"):
+        _launch.count_rows(torch.empty(1).expand(2**31 - 255, 1, 1, 1))

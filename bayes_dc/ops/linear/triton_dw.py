@@ -41,6 +41,7 @@ def _direct(
     """The rows of a split, each element by a load of its own."""
     k = 4 * quad
     n = pn * 32
+    stride_gn = tl.cast(stride_gn, tl.int64)
     x += k.to(tl.int64) * stride_xk
     gy += tl.cast(n, tl.int64) * stride_gn
     p, s, r = row_coordinates(first, S, R)
@@ -126,6 +127,7 @@ def dropconnect_linear_dw_kernel(
     acc = ((((tl.zeros([LANES], ACC),) * 8),) * 4,) * 4
     if STAGED:
         tl.static_assert(LANES == 32)
+        tl.static_assert(ROWS % 4 == 0, "four rows are copied at a time")
         acc = sum_rows(
             acc, gy_ptr, x_ptr, sample_ptr, pass_ptr, k0, k1, pn.to(tl.uint32), lane, quad,
             first, last, S, R, N, K, nil, stride_gp, stride_gs, stride_gr,
@@ -183,16 +185,16 @@ def launch_dw(
     ``partial`` [splits, N, K], contiguous, in the accumulation type, is overwritten; None means no
     split.
     """
-    P, S, R, N = gy.shape
+    _, S, R, N = gy.shape
     K = x.shape[3]
-    M = P * S * R
+    M = _launch.count_rows(gy)
     if M == 0 or N == 0 or K == 0:
         out.zero_()
         return
     config = config or _launch.dw_config(M, N, K, gy.dtype, gy.device)
     splits = 1 if partial is None else partial.shape[0]
     target = out if partial is None else partial
-    staged = _launch.use_ptx(gy) and _launch.quads(gy) and _launch.quads(x)
+    staged = _launch.use_ptx(gy) and config.lanes == 32 and _launch.quads(gy) and _launch.quads(x)
     chunk = triton.cdiv(M, splits)
     grid = (triton.cdiv(N, 32) * triton.cdiv(K, 4 * config.lanes) * splits,)
     with _launch.on_device_of(gy):
@@ -225,7 +227,7 @@ def launch_dw(
             LANES=config.lanes,
             ROWS=config.rows,
             num_warps=1,
-            maxnreg=config.registers or None,
+            maxnreg=(config.registers or None) if staged else None,
         )
         if partial is not None:
             sum_splits_kernel[(triton.cdiv(N * K, 1024),)](

@@ -163,9 +163,9 @@ def launch_dx(
     config: _launch.RowConfig | None = None,
 ) -> None:
     """Write the input gradient into ``out``; see ``bayes_dc.ops.linear.reference.grad_input``."""
-    P, S, R, N = gy.shape
+    _, S, R, N = gy.shape
     K = w.shape[1]
-    M = P * S * R
+    M = _launch.count_rows(gy)
     if M == 0 or K == 0:
         return
     config = config or _launch.dx_config(M, N, K, gy.dtype, gy.device)

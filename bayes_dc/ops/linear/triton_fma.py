@@ -180,6 +180,7 @@ def load_quad(
     promises that stride is 1, SIZE a multiple of 4 and ``p`` aligned to four elements; it reads at
     ``safe``, a quad of a valid row, in place of a row that is not.
     """
+    stride = tl.cast(stride, tl.int64)
     if PTX and VECTOR:
         return _ptx_vector4(tl.where(valid != 0, p, safe))
     elif PTX:

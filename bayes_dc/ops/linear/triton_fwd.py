@@ -13,7 +13,7 @@ Order       four ranges of inputs, k ascending in each; their sums are added in 
             made them. No atomics; `out` repeats bit for bit, and a row's bits depend neither on
             the other rows nor on the configuration.
 Cost        M·N·K masked multiply-adds: 1 FFMA + 1/7 R2P + 0.4 B Philox instructions each.
-Limits      N < 2**29, K < 2**31, M < 2**31; row offsets are int64.
+Limits      N < 2**29, K < 2**31, M ≤ 2**31 − 256; row offsets are int64.
 Source      Wan et al. 2013, ICML. There p is the keep probability; here p is the drop
             probability, biases are kept, and s makes E[y] = W x + b.
 """
@@ -52,6 +52,41 @@ def _load_weights(w, stride_wn, stride_wk, n, k, N, K, ACC: tl.constexpr):
                 tl.load(p + 3 * stride_wk, mask=row & (k + 3 < K), other=0).to(ACC),
             ),
         )
+    return result
+
+
+@triton.jit
+def _direct(
+    zeros, x, stride_xk, w, stride_wn, stride_wk, k0, k1, pn, n, sample, step, row, N, K, length,
+    KEEP: tl.constexpr, BITS: tl.constexpr, ACC: tl.constexpr, PTX: tl.constexpr,
+):  # fmt: skip
+    """Sums of all inputs, range by range, each element by a load of its own."""
+    stride_xk = tl.cast(stride_xk, tl.int64)
+    stride_wk = tl.cast(stride_wk, tl.int64)
+    total = zeros
+    for first in range(0, K, length):
+        acc = zeros
+        for k in range(first, tl.minimum(first + length, K), 4):
+            k4 = k // 4 + row * 0
+            words = mask_words(k0, k1, k4.to(tl.uint32), pn.to(tl.uint32), sample, step, KEEP, BITS)
+            x_quad = load_quad(
+                x + k * stride_xk, x, stride_xk, row * 0 + 1, 4 * k4, K, ACC, False, PTX
+            )
+            w_quads = _load_weights(w + k * stride_wk, stride_wn, stride_wk, n, k, N, K, ACC)
+            acc = add_inputs(acc, words, x_quad, w_quads, PTX)
+        total = _add(total, acc)
+    return total
+
+
+@triton.jit
+def _add(a, b):
+    """Sums of 4 × 8 tensors."""
+    result = ()
+    for i in tl.static_range(4):
+        eight = ()
+        for j in tl.static_range(8):
+            eight = eight + (a[i][j] + b[i][j],)
+        result = result + (eight,)
     return result
 
 
@@ -119,7 +154,8 @@ def dropconnect_linear_fwd_kernel(
     zeros = ((tl.zeros([LANES * ROWS * SLICES], ACC),) * 8,) * 4
     if STAGED:
         tl.static_assert(LANES == 32)
-        tl.static_assert(SLICES == 1 or (SLICES == 4 and ROWS == 1))
+        tl.static_assert(SLICES == 1 or (SLICES == 4 and ROWS == 1), "one warp, or four of one row")
+        tl.static_assert(QUADS <= 4, "a range of inputs is a multiple of 16")
         lane = tl.arange(0, 32 * SLICES) % 32
         w = w_ptr + tl.minimum(n + lane, N - 1).to(tl.int64) * next_w
         acc = sum_inputs(
@@ -137,22 +173,13 @@ def dropconnect_linear_fwd_kernel(
             _store8(out, b_ptr, at, N, stride_on, stride_b, inside, acc, SCALE, HAS_BIAS, ACC)
     else:
         tl.static_assert(SLICES == 1)
-        w = w_ptr + tl.cast(n, tl.int64) * next_w
-        acc = zeros
-        for k in range(0, K, 4):
-            k4 = k // 4 + row * 0
-            words = mask_words(k0, k1, k4.to(tl.uint32), pn.to(tl.uint32), sample, step, KEEP, BITS)
-            x_quad = load_quad(
-                x + tl.cast(k, tl.int64) * stride_xk, x, stride_xk, row * 0 + 1, 4 * k4, K,
-                ACC, False, PTX,
-            )  # fmt: skip
-            w_quads = _load_weights(
-                w + tl.cast(k, tl.int64) * stride_wk, next_w, stride_wk, n, k, N, K, ACC
-            )
-            acc = add_inputs(acc, words, x_quad, w_quads, PTX)
+        total = _direct(
+            zeros, x, stride_xk, w_ptr + tl.cast(n, tl.int64) * next_w, next_w, stride_wk,
+            k0, k1, pn, n, sample, step, row, N, K, length, KEEP, BITS, ACC, PTX,
+        )  # fmt: skip
         for i in tl.static_range(4):
             at = n + 8 * i
-            _store8(out, b_ptr, at, N, stride_on, stride_b, inside, acc[i], SCALE, HAS_BIAS, ACC)
+            _store8(out, b_ptr, at, N, stride_on, stride_b, inside, total[i], SCALE, HAS_BIAS, ACC)
 
 
 @triton.jit
@@ -186,15 +213,15 @@ def launch_fwd(
     config: _launch.RowConfig | None = None,
 ) -> None:
     """Write the forward into ``out``; see ``bayes_dc.ops.linear.reference.forward``."""
-    P, S, R, K = x.shape
+    _, S, R, K = x.shape
     N = w.shape[0]
-    M = P * S * R
+    M = _launch.count_rows(x)
     if M == 0 or N == 0:
         return
     config = config or _launch.fwd_config(M, N, K, x.dtype, x.device)
     staged = _launch.use_ptx(x) and config.lanes == 32 and _launch.quads(x) and _launch.quads(w)
     slices = config.warps if staged else 1
-    length = triton.cdiv(K, _RANGES * 16) * 16
+    length = max(1, triton.cdiv(K, _RANGES * 16)) * 16
     grid = (triton.cdiv(N, 32) * triton.cdiv(M, config.rows * config.lanes),)
     with _launch.on_device_of(x):
         dropconnect_linear_fwd_kernel[grid](
@@ -231,5 +258,5 @@ def launch_fwd(
             QUADS=config.quads,
             SLICES=slices,
             num_warps=slices,
-            maxnreg=config.registers or None,
+            maxnreg=(config.registers or None) if staged else None,
         )

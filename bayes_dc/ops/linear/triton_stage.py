@@ -5,7 +5,9 @@ that all lanes share costs a round trip per use. Here an address is an int32 of 
 every function is a few PTX instructions. Quads are four consecutive elements.
 
 Order: the functions that write or wait are marked as having side effects, so they stay in their
-order; the ones that read are not, and depend on an address that came from ``wait_copies``.
+order; the ones that read are not, and depend on an address that came from ``wait_copies``. A tile
+is written again only in a later turn of a loop, behind a barrier: a loop around both must not be
+unrolled into one block, where a read could sink below the write.
 """
 
 import triton

@@ -29,7 +29,7 @@ class RowLayout(NamedTuple):
 
 def row_layout(C: int) -> RowLayout:
     """The layout of C classes, the same for every kernel: an entropy has the same bits in each."""
-    block = min(triton.next_power_of_2(C), MAX_BLOCK)
+    block = min(triton.next_power_of_2(max(C, 1)), MAX_BLOCK)
     return RowLayout(block, block.bit_length() - 1, max(1, block // 64))
 
 

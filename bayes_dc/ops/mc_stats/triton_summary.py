@@ -64,7 +64,8 @@ def mc_stats_summary_kernel(
     GROUPS: tl.constexpr = 1 << GROUP_STEPS
     b = tl.program_id(0).to(tl.int64)
     one = tl.arange(0, 1)
-    size = tl.cast(B, tl.int64) * C
+    inputs = tl.cast(B, tl.int64)  # multiples of B, as of B · C, pass 2**31
+    size = inputs * C
     lanes = tl.arange(0, BLOCK)[None, :]
     passes = (one + tl.cast(T, tl.int64)).to(tl.float64)
     freedom = tl.maximum(passes - 1.0, 1.0)
@@ -113,8 +114,8 @@ def mc_stats_summary_kernel(
         without = sum_pairs(sums, GROUPS, TILE_STEPS)
         together_h = tl.zeros([1], tl.float64)
         for j in range(0, J):
-            together_h += tl.load(entropies_ptr + j * tl.cast(B, tl.int64) + b + one)
-        of_group_h = tl.load(entropies_ptr + group * tl.cast(B, tl.int64) + b, mask=real, other=0.0)
+            together_h += tl.load(entropies_ptr + j * inputs + b + one)
+        of_group_h = tl.load(entropies_ptr + group * inputs + b, mask=real, other=0.0)
         without_h = (together_h - of_group_h) / left
         h = tl.where(real, passes / m, 2.0)[None, :]
         groups = J + tl.zeros([1], tl.float64)
@@ -124,12 +125,12 @@ def mc_stats_summary_kernel(
         )
     to = inputs_ptr + b + one
     tl.store(to, total)
-    tl.store(to + B, expected)
-    tl.store(to + 2 * B, information)
-    tl.store(to + 3 * B, corrected)
-    tl.store(to + 4 * B, ratio)
-    tl.store(to + 5 * B, entropy_se)
-    tl.store(to + 6 * B, information_se)
+    tl.store(to + inputs, expected)
+    tl.store(to + 2 * inputs, information)
+    tl.store(to + 3 * inputs, corrected)
+    tl.store(to + 4 * inputs, ratio)
+    tl.store(to + 5 * inputs, entropy_se)
+    tl.store(to + 6 * inputs, information_se)
 
 
 def tile_steps(layout: RowLayout) -> int:

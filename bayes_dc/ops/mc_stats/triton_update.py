@@ -73,15 +73,16 @@ def mc_stats_update_kernel(
     row = tl.arange(0, PASSES)
     real = (c < C)[None, :]
     at = b * C + c
-    size = tl.cast(B, tl.int64) * C
+    inputs = tl.cast(B, tl.int64)
+    size = inputs * C
     mean = tl.load(mean_ptr + at, mask=c < C, other=0.0)
     m2 = tl.load(m2_ptr + at, mask=c < C, other=0.0)
     votes = tl.load(votes_ptr + at, mask=c < C, other=0)
     expected = tl.load(expected_ptr + b)
     if RANGES:
         low = tl.load(ranges_ptr + b)
-        high = tl.load(ranges_ptr + B + b)
-        least = tl.load(ranges_ptr + 2 * B + b)
+        high = tl.load(ranges_ptr + inputs + b)
+        least = tl.load(ranges_ptr + 2 * inputs + b)
     y = y_ptr + b * stride_yb + c[None, :] * tl.cast(stride_yc, tl.int64)
     for begin in range(0, passes, PASSES):
         # PASSES ≤ J passes meet as many groups; what the tiles before wrote is read again, perhaps
@@ -91,7 +92,7 @@ def mc_stats_update_kernel(
         valid = there[:, None] & real
         number = tl.cast(first, tl.int64) + begin + row
         to_probs = probs_ptr + (number % J)[:, None] * size + at[None, :]
-        to_entropies = entropies_ptr + (number % J) * B + b
+        to_entropies = entropies_ptr + (number % J) * inputs + b
         group_probs = tl.load(to_probs, mask=valid, other=0.0)
         group_entropies = tl.load(to_entropies, mask=there, other=0.0)
         to_y = y + (begin + row)[:, None] * tl.cast(stride_yp, tl.int64)
@@ -135,8 +136,8 @@ def mc_stats_update_kernel(
     tl.store(expected_ptr + b, expected)
     if RANGES:
         tl.store(ranges_ptr + b, low)
-        tl.store(ranges_ptr + B + b, high)
-        tl.store(ranges_ptr + 2 * B + b, least)
+        tl.store(ranges_ptr + inputs + b, high)
+        tl.store(ranges_ptr + 2 * inputs + b, least)
 
 
 @triton.jit(do_not_specialize=_RUNTIME, do_not_specialize_on_alignment=_POINTERS)
@@ -167,13 +168,14 @@ def mc_stats_update_blocks_kernel(
     BLOCK: tl.constexpr = 1 << STEPS
     b = tl.program_id(0).to(tl.int64)
     lanes = tl.arange(0, BLOCK)[None, :]
-    size = tl.cast(B, tl.int64) * C
+    inputs = tl.cast(B, tl.int64)
+    size = inputs * C
     number = tl.cast(first, tl.int64)
     expected = tl.load(expected_ptr + b)
     if RANGES:
         low = tl.load(ranges_ptr + b)
-        high = tl.load(ranges_ptr + B + b)
-        least = tl.load(ranges_ptr + 2 * B + b)
+        high = tl.load(ranges_ptr + inputs + b)
+        least = tl.load(ranges_ptr + 2 * inputs + b)
     for t in range(0, passes):
         tl.debug_barrier()  # what the pass before wrote is read, perhaps by another thread
         y = y_ptr + t * tl.cast(stride_yp, tl.int64) + b * stride_yb
@@ -230,7 +232,7 @@ def mc_stats_update_blocks_kernel(
         chosen = votes_ptr + b * C + (key & (_NO_NAN - 1))
         tl.store(chosen, tl.load(chosen) + 1)
         expected += (entropy - expected) / count
-        to_entropies = entropies_ptr + group * B + b
+        to_entropies = entropies_ptr + group * inputs + b
         tl.store(to_entropies, tl.load(to_entropies) + entropy)
         if RANGES:
             known = key >= _NO_NAN
@@ -242,8 +244,8 @@ def mc_stats_update_blocks_kernel(
     tl.store(expected_ptr + b, expected)
     if RANGES:
         tl.store(ranges_ptr + b, low)
-        tl.store(ranges_ptr + B + b, high)
-        tl.store(ranges_ptr + 2 * B + b, least)
+        tl.store(ranges_ptr + inputs + b, high)
+        tl.store(ranges_ptr + 2 * inputs + b, least)
 
 
 def passes_of_tile(layout: RowLayout, passes: int) -> int:

@@ -1,10 +1,13 @@
 """The kernels of the pass statistics against the torch code: state, summary, chunks, edges."""
 
+import inspect
 import math
+import re
 from typing import Any
 
 import pytest
 import torch
+from harness import moved
 from torch import Tensor
 
 from bayes_dc.mc.statistics import PassStatistics, Summary
@@ -39,10 +42,10 @@ def run(
         return torch.full(size, float("nan"), dtype=torch.float64, device=device)
 
     samples = poisoned(T, B, C)
-    moved = values if device == "cpu" else values.cuda()
+    outputs = moved(values, device)
     for first in range(0, T, chunk):
         part = slice(first, first + chunk)
-        launch_update(moved[part], *state, samples[part], first=first, softmax=link == "softmax")
+        launch_update(outputs[part], *state, samples[part], first=first, softmax=link == "softmax")
     classes, inputs = poisoned(3, B, C), poisoned(7, B)
     launch_summary(*state[:6], classes, inputs, T=T)
     found = PassState(*(None if t is None else t.cpu() for t in state))
@@ -241,6 +244,28 @@ def test_no_inputs(device):
     assert state.mean.shape == summary.mean.shape == (0, 5)
     assert summary.entropy.shape == (0,)
     assert samples.shape == (3, 0, 5)
+
+
+@pytest.mark.parametrize("device", BACKENDS)
+@pytest.mark.parametrize("link", ["softmax", "identity"])
+def test_no_classes(link, device):
+    """Entropies of 0, and the summary that the torch code makes of such a state."""
+    T, B = 3, 2
+    state, summary, samples = run(logits((T, B, 0)), device, link)
+    want = PassStatistics(T, B, 0, torch.device("cpu"), link)
+    want.passes = T
+    assert_same(state._replace(ranges=None), want._state._replace(ranges=None))
+    assert_same(summary, want.summary())
+    assert samples.shape == (T, B, 0)
+
+
+@pytest.mark.parametrize("kernels", ["triton_update", "triton_summary"])
+def test_offsets_are_multiples_of_an_int64(kernels):
+    """B fits 32 bits, 6 B need not: no GPU of today holds the state in which it shows."""
+    module = pytest.importorskip(f"bayes_dc.ops.mc_stats.{kernels}", reason="imports triton")
+    body = inspect.getsource(module)
+    assert "inputs = tl.cast(B, tl.int64)" in body
+    assert not re.search(r"[*+] B\b", body)
 
 
 @pytest.mark.gpu
