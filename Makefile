@@ -53,17 +53,21 @@ gpu-check:  ## GPU tests and benchmarks, one table
 	$(GPU_PYTHON) -m pytest -q -p no:benchmark -n $(GPU_JOBS) -m gpu
 	KINETO_LOG_LEVEL=99 $(GPU_PYTHON) -m benchmarks.run $(BENCH_OPTIONS)
 
-# Without torch's cache an access beyond a tensor meets no other tensor's memory. Kernels run tens of
-# times slower here, so small tests of each are chosen: tails, strides, every launcher.
+# memcheck finds what is read or written out of bounds; without torch's cache an access beyond a
+# tensor meets no other tensor's memory. racecheck finds shared memory that is read before it is
+# there, or overwritten while it is read. Kernels run tens of times slower here, so small tests of
+# each are chosen: tails, strides, every launcher.
 SANITIZED ?= tests/ops/linear/test_exact.py tests/ops/linear/test_grouped.py
 SANITIZED_TESTS ?= integer_inputs_are_exact or strided
 SANITIZER ?= compute-sanitizer
-sanitize:  ## GPU tests of the kernels under compute-sanitizer's memcheck
+sanitize:  ## GPU tests of the kernels under compute-sanitizer's memcheck and racecheck
 	@command -v $(SANITIZER) >/dev/null || { echo "make sanitize needs $(SANITIZER), which comes" \
 	    "with the CUDA toolkit: install it, or name it with SANITIZER=/path/to/compute-sanitizer" >&2; \
 	    exit 1; }
-	PYTORCH_NO_CUDA_MEMORY_CACHING=1 $(SANITIZER) --tool memcheck --error-exitcode 9 \
-	    $(GPU_PYTHON) -m pytest -q -p no:benchmark -m gpu -k "$(SANITIZED_TESTS)" $(SANITIZED)
+	for tool in memcheck racecheck; do \
+	    PYTORCH_NO_CUDA_MEMORY_CACHING=1 $(SANITIZER) --tool $$tool --error-exitcode 9 \
+	        $(GPU_PYTHON) -m pytest -q -p no:benchmark -m gpu -k "$(SANITIZED_TESTS)" $(SANITIZED); \
+	done
 
 clean:  ## remove the virtual environment and every cache
 	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -6,7 +6,7 @@ Shapes      w [N, K] contiguous, out [G, N, K].
 Mask        128 bits for each Philox call: bit i mod 32 of word i div 32 mod 4 of call i div 128.
 Grid        (cdiv(N·K, BLOCK), G); a program masks one run of weights for one group.
 Cost        reads W, writes G·N·K weights, which the product reads again.
-Limits      p = 0.5 only; N·K below 2**31.
+Limits      p = 0.5 only; N·K below 2**31, less a block; at most 65535 groups.
 """
 
 import torch
@@ -15,6 +15,13 @@ import triton.language as tl
 from torch import Tensor
 
 BLOCK, WARPS = 4096, 4
+MOST_WEIGHTS, MOST_GROUPS = 2**31 - BLOCK, 65535
+
+_STRIDED = "w must be contiguous; got shape {shape} with strides {stride}. Pass w.contiguous()."
+_LARGE = (
+    "w must have fewer than 2**31 - 4096 weights, for at most {most} groups; got {size} weights "
+    "for {groups} groups. Make the copies in several calls."
+)
 
 
 @triton.jit
@@ -37,6 +44,10 @@ def masked_copies_kernel(w_ptr, out_ptr, seed, SIZE, BLOCK: tl.constexpr):
 
 def masked_copies(w: Tensor, groups: int, seed: int) -> Tensor:
     """Masked and scaled copies [groups, N, K] of w [N, K]."""
+    if not w.is_contiguous():
+        raise ValueError(_STRIDED.format(shape=tuple(w.shape), stride=w.stride()))
+    if w.numel() >= MOST_WEIGHTS or groups > MOST_GROUPS:
+        raise ValueError(_LARGE.format(size=w.numel(), groups=groups, most=MOST_GROUPS))
     out = w.new_empty(groups, *w.shape)
     grid = (triton.cdiv(w.numel(), BLOCK), groups)
     masked_copies_kernel[grid](w, out, seed, w.numel(), BLOCK=BLOCK, num_warps=WARPS)

@@ -1,6 +1,7 @@
 """The groups of the benchmark: their shapes, their cases, and the gates before them."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import MISSING, fields
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -12,8 +13,14 @@ from benchmarks import baselines, gates, gaussian, predict, row_masks, shared_ma
 from benchmarks.cases import Case
 
 SHAPES = Path(__file__).with_name("shapes.yaml")
+DEVICES = ("cpu", "cuda")
 
-_BAD_ENTRY = "{file}: {device}.{group}: {entry}: {cause}"
+_BAD_ENTRY = (
+    "{file}: {device}.{group}: {entry}: {cause}. Correct the entry; its keys are {known}, "
+    "those without a default are {needed}."
+)
+_UNKNOWN = "{file}: {where} has the unknown key {got!r}. Rename it; known keys are {known}."
+_NO_DEVICE = "{file} has no entries for {device}. Add the key {device}, or use --device {other}."
 
 
 class Group(NamedTuple):
@@ -87,16 +94,44 @@ Shapes = dict[str, list[Any]]
 
 def load(path: Path, device: str, *, quick: bool = False) -> Shapes:
     """The entries of a device by group, as the shapes of their groups."""
-    entries = yaml.safe_load(path.read_text(encoding="utf-8"))[device]
+    devices = yaml.safe_load(path.read_text(encoding="utf-8")) or {}
+    _refuse_unknown(path, "the file", devices, DEVICES)
+    if device not in devices:
+        other = next(d for d in DEVICES if d != device)
+        raise SystemExit(_NO_DEVICE.format(file=path.name, device=device, other=other))
+    entries = devices[device] or {}
+    _refuse_unknown(path, device, entries, tuple(GROUPS))
     found: Shapes = {}
     for name, group in GROUPS.items():
         shapes = []
-        for entry in entries.get(name, []):
+        for entry in entries.get(name) or []:
             values = {k: tuple(v) if isinstance(v, list) else v for k, v in entry.items()}
             try:
                 shapes.append(group.shape(**values))
             except TypeError as cause:
-                where = {"file": path.name, "device": device, "group": name}
-                raise SystemExit(_BAD_ENTRY.format(**where, entry=entry, cause=cause)) from cause
+                raise SystemExit(_bad_entry(path, device, name, entry, cause)) from cause
         found[name] = [shape for shape in shapes if shape.quick or not quick]
     return found
+
+
+def _refuse_unknown(path: Path, where: str, names: Iterable[str], known: tuple[str, ...]) -> None:
+    """Refuse a misspelt device or group, which would be left out in silence."""
+    for name in names:
+        if name not in known:
+            parts = {"where": where, "got": name, "known": ", ".join(known)}
+            raise SystemExit(_UNKNOWN.format(file=path.name, **parts))
+
+
+def _bad_entry(path: Path, device: str, group: str, entry: Any, cause: TypeError) -> str:
+    """What is wrong with an entry, and what one may hold."""
+    known = fields(GROUPS[group].shape)
+    needed = [field.name for field in known if field.default is MISSING]
+    return _BAD_ENTRY.format(
+        file=path.name,
+        device=device,
+        group=group,
+        entry=entry,
+        cause=cause,
+        known=", ".join(field.name for field in known),
+        needed=", ".join(needed),
+    )

@@ -5,6 +5,7 @@ CSV files.
 """
 
 import argparse
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -34,6 +35,7 @@ LINES = {
     predict.FREE: "#bdbdbd",
     predict.FREE_COMPILED: "#8c8c8c",
 }
+WHOLE_BATCH = {name for name in LINES if not name.startswith(OURS) or "pass" in name}
 
 
 def main() -> None:
@@ -84,6 +86,7 @@ def rates(rows: list[Row], stem: Path) -> Path | None:
 def shares(rows: list[Row], stem: Path) -> Path | None:
     """Share of the product without masks, a panel for each shape and dtype."""
     rows = [row for row in rows if row.op in OPS and row.implementation != DENSE]
+    rows = [row for row in rows if not math.isnan(row.percent_of_limit)]  # no product measured
     return _bars(
         rows,
         stem.with_name(f"{stem.name}-shared.png"),
@@ -97,11 +100,11 @@ def times(rows: list[Row], stem: Path) -> Path | None:
     """Time of a prediction against the number of inputs."""
     dtype = rows[-1].dtype
     rows = [row for row in rows if row.dtype == dtype and row.implementation in LINES]
-    if len({row.M for row in rows}) < 2:
+    passes = _passes(rows)
+    if passes is None or len({row.M for row in rows}) < 2:
         return None
     figure, axes = _figure(1)
     axis = axes[0]
-    passes = _passes(rows)
     for name, colour in LINES.items():
         line = sorted((row.M // passes, row.ms_p50) for row in rows if row.implementation == name)
         if line:
@@ -112,10 +115,10 @@ def times(rows: list[Row], stem: Path) -> Path | None:
     return _save(figure, rows, f"Prediction, T = {passes}, {dtype}", stem, "predict")
 
 
-def _passes(rows: list[Row]) -> int:
-    """T: rows per input of a row that shares its mask with the whole batch."""
-    shared = next(row for row in rows if row.implementation == predict.LOOP)
-    return shared.M // shared.R
+def _passes(rows: list[Row]) -> int | None:
+    """T: rows per input where the whole batch shares a mask; None where no such row is there."""
+    shared = (row for row in rows if row.implementation in WHOLE_BATCH)
+    return next((row.M // row.R for row in shared), None)
 
 
 def _bars(
@@ -128,6 +131,7 @@ def _bars(
     limit: bool = False,
 ) -> Path | None:
     """A panel for each shape, a cluster for each operation, a bar for each implementation."""
+    rows = [row for row in rows if row.implementation in COLOURS]
     shapes = list(dict.fromkeys(row.shape for row in rows))
     if not shapes:
         return None

@@ -91,8 +91,10 @@ def _predict(row: Row, times: Times) -> Iterator[str]:
         if name.startswith(OURS):
             yield from _times_as_fast(row, times, (predict.LOOP, predict.LOOP_COMPILED), name)
             free = predict.FREE_COMPILED if predict.FREE_COMPILED in found else predict.FREE
-            slow, fast = (times[row.shape, "predict", n] for n in (name, free))
-            yield f"{_shape(row)}: {name} takes {slow / fast:.3g} times '{free}' ({fast:.3g} ms)"
+            slow, fast = (times.get((row.shape, "predict", n)) for n in (name, free))
+            if slow and fast:
+                ratio = f"{slow / fast:.3g} times '{free}' ({fast:.3g} ms)"
+                yield f"{_shape(row)}: {name} takes {ratio}"
 
 
 def _memory(rows: list[Row]) -> Iterator[str]:

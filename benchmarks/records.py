@@ -101,16 +101,21 @@ def file_of(row: Row, folder: Path = RESULTS) -> Path:
     return folder / f"{'cpu' if on_cpu else row.device.lower().replace(' ', '-')}.csv"
 
 
-def append(rows: list[Row], folder: Path = RESULTS) -> Path:
-    """Add rows to their device's CSV file."""
-    folder.mkdir(exist_ok=True)
-    path = file_of(rows[0], folder)
-    new = not path.exists()
-    if not new:
+def check_folder(folder: Path) -> None:
+    """Make a folder of CSV files, or see that those in it have the columns of today."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for path in folder.glob("*.csv"):
         with path.open(newline="", encoding="utf-8") as file:
             found = next(csv.reader(file), [])
         if found != COLUMNS:
             raise SystemExit(_HEADER.format(path=path, found=found, expected=COLUMNS))
+
+
+def append(rows: list[Row], folder: Path = RESULTS) -> Path:
+    """Add rows to their device's CSV file."""
+    path = file_of(rows[0], folder)
+    new = not path.exists()
+    check_folder(folder)
     with path.open("a", newline="", encoding="utf-8") as file:
         writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")
         if new:

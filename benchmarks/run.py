@@ -15,7 +15,7 @@ import torch
 from benchmarks.cases import measure_all
 from benchmarks.groups import GROUPS, SHAPES, Shapes, load
 from benchmarks.ratios import ratios
-from benchmarks.records import RESULTS, Row, append, environment, line, table
+from benchmarks.records import RESULTS, Row, append, check_folder, environment, line, table
 from benchmarks.warm import compile_all
 
 BUDGET_S = {"cpu": 0.5, "cuda": 0.04}
@@ -43,24 +43,28 @@ def main() -> None:
     arguments = parser.parse_args()
     started, device = time.perf_counter(), arguments.device
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # a time limit: print what is there
+    if device == "cuda" and not torch.cuda.is_available():
+        parser.error("--device cuda needs a CUDA GPU that torch can use; leave it out for the CPU")
+    if not arguments.shapes.is_file():
+        parser.error(f"--shapes must name a file; {arguments.shapes} is none")
+    if arguments.keep:
+        check_folder(arguments.keep)
     shapes = load(arguments.shapes, device, quick=arguments.quick)
     shapes = {name: entries for name, entries in shapes.items() if name in arguments.only}
     if device == "cuda":
         compile_all(shapes, device)
     missing: list[str] = []
-    rows = run(
-        shapes,
-        device,
-        until=started + arguments.seconds,
-        keep=arguments.keep,
-        missing=missing,
-    )
-    print(" · ".join(environment(device).values()))
-    print(table(rows, device))
-    print("\n".join(["", *ratios(rows)]))
-    print("columns: see benchmarks/harness.py; MiB: highest allocation beyond the inputs")
+    until = started + arguments.seconds
+    try:
+        rows = run(shapes, device, until=until, keep=arguments.keep, missing=missing)
+        print(" · ".join(environment(device).values()))
+        print(table(rows, device))
+        print("\n".join(["", *ratios(rows)]))
+        print("columns: see benchmarks/harness.py; MiB: highest allocation beyond the inputs")
+    finally:  # also where the above fails: nothing is left out without a word
+        if missing:
+            print("\n".join(["not measured:", *missing]))
     if missing:
-        print("\n".join(["not measured:", *missing]))
         raise SystemExit(1)
 
 

@@ -38,7 +38,7 @@ from bayes_dc.ops._tuned.measure import (
 from bayes_dc.train.folder import replace_file
 
 FOLDER = Path(_tuned.__file__).parent
-_NO_GPU = "error: launch configurations are timed on a CUDA GPU, and this machine has none"
+_NO_GPU = "error: no CUDA GPU to time on; run this where torch.cuda.is_available() is True"
 _EXAMPLE = "linear_fwd: [{dtype: float32, M: 512, N: 256, K: 256}]"
 
 
@@ -102,7 +102,8 @@ def candidates_of(op: str, dtype: torch.dtype, config: Callable[..., Any]) -> li
     found = CANDIDATES[op]
     if op.startswith("linear_grouped") and dtype == torch.float32:
         summed = _SUMMED[op.rpartition("_")[2]]
-        found = [c | {summed: c[summed] // 2} for c in found if c[summed] >= 32]
+        least = 32 if summed == "outputs" else 16  # a word of the mask has 32 outputs
+        found = [c | {summed: c[summed] // 2} for c in found if c[summed] >= 2 * least]
     return [config(**candidate) for candidate in found]
 
 
@@ -133,11 +134,11 @@ def load_kernel(op: str) -> Kernel:
     return {
         "linear_fwd": Kernel(triton_fwd.launch_fwd, row, _launch.fwd_config),
         "linear_dx": Kernel(triton_dx.launch_dx, row, _launch.dx_config),
-        "linear_dw": Kernel(triton_dw.launch_dw, row, _launch.dw_config, partial),
+        "linear_dw": Kernel(triton_dw.launch_dw, row, _launch.dw_config, room=partial),
         "linear_grouped_fwd": Kernel(grouped_fwd.launch_fwd, tile, _grouped.fwd_config),
         "linear_grouped_dx": Kernel(grouped_dx.launch_dx, tile, _grouped.dx_config),
         "linear_grouped_dw": Kernel(
-            grouped_dw.launch_dw, tile, _grouped.dw_config, partial, arranged
+            grouped_dw.launch_dw, tile, _grouped.dw_config, arrange=arranged, room=partial
         ),
         "gaussian_linear": Kernel(moments.launch_linear, draw, moments.gaussian_config, squares),
     }[op]
@@ -164,9 +165,9 @@ def gpu_bench() -> Bench:
 
 def gpu_workers() -> Executor:
     """Processes that compile: at most 16, one for each core and 2 GiB of the GPU's free memory."""
-    free_bytes, _ = torch.cuda.mem_get_info()
-    workers = max(1, min(16, os.cpu_count() or 1, free_bytes // 2**31))
-    return ProcessPoolExecutor(workers, multiprocessing.get_context("spawn"))
+    workers = max(1, min(16, os.cpu_count() or 1, torch.cuda.mem_get_info()[0] // 2**31))
+    context = multiprocessing.get_context("spawn")
+    return ProcessPoolExecutor(workers, context, torch.set_float32_matmul_precision, ("high",))
 
 
 def cases_of(op: str, shapes: Sequence[tuple[int, ...]], extra: Sequence[Case]) -> list[Case]:
@@ -177,8 +178,7 @@ def cases_of(op: str, shapes: Sequence[tuple[int, ...]], extra: Sequence[Case]) 
         for dtype in DTYPES.values()
         for shape in shapes
     ]
-    own = [case for case in extra if case.op == op]
-    return default + [case for case in own if case not in default]
+    return default + [case for case in extra if case.op == op and case not in default]
 
 
 def read_shapes(path: Path | None) -> list[Case]:
@@ -284,8 +284,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(_NO_GPU, file=sys.stderr)
         return 2
     try:
-        # The tensor-core kernels take float32 only where torch may use TensorFloat-32.
-        torch.backends.cuda.matmul.allow_tf32 = True
+        # The tensor-core kernels take float32 only so; the workers are told the same.
+        torch.set_float32_matmul_precision("high")
         with gpu_workers() as pool:
             left_out = tune(arguments, gpu_bench(), pool, torch.cuda.get_device_name())
     except (TuneError, ValueError, OSError) as error:

@@ -33,26 +33,28 @@ ALLOWED = {
 OP_PARTS = {
     "__init__": {"api", "op"},
     "api": {"op", "reference", "rng", "gaussian"},
-    "op": {"cpu", "triton", "factors", "_grouped", "_launch", "_register"},
+    "op": {"cpu", "triton", "factors", "_device", "_grouped", "_launch", "_register"},
     "reference": {"rng"},
     "cpu": {"_cpu", "factors", "_threads"},
     "_cpu": {"_cpu", "rng"},
     "triton": {
         *("triton_fma", "triton_rows", "triton_noise", "triton_producers", "triton_mask"),
         *("triton_wgmma_gemm", "triton_wgmma_dw", "triton_staged_fwd", "triton_staged_dw"),
-        *("factors", "_grouped", "_launch", "_tuned", "rng"),
+        *("triton_splits", "factors", "rng"),
+        *("_coordinates", "_device", "_grouped", "_hopper", "_launch", "_tuned"),
     },
     "triton_fma": set(),
     "triton_stage": set(),
     "triton_staged_fwd": {"triton_fma", "triton_stage", "rng"},
-    "triton_staged_dw": {"triton_fma", "triton_stage", "rng"},
+    "triton_staged_dw": {"triton_fma", "triton_stage", "_coordinates", "rng"},
+    "triton_splits": set(),
     "triton_rows": set(),
     "triton_noise": {"rng"},
-    "triton_producers": {"rng"},
+    "triton_producers": {"_hopper", "rng"},
     "triton_mask": {"rng"},
     "triton_wgmma": {"rng"},
-    "triton_wgmma_gemm": {"triton_wgmma", "_grouped", "_launch"},
-    "triton_wgmma_dw": {"triton_wgmma", "_grouped", "_launch"},
+    "triton_wgmma_gemm": {"triton_wgmma", "_device", "_grouped", "_hopper", "_launch"},
+    "triton_wgmma_dw": {"triton_wgmma", "_device", "_grouped", "_hopper", "_launch"},
     "factors": set(),
 }
 
@@ -135,7 +137,8 @@ def test_imports_inside_an_op_go_one_way(path):
 def may_import_triton(path):
     if path.parent.parent.name == "ops":
         return path.stem.startswith("triton_")
-    return ids(path) in {"rng/device.py", "ops/_launch.py"}
+    shared = ("_coordinates", "_hopper", "_launch")
+    return ids(path) in {"rng/device.py", *(f"ops/{name}.py" for name in shared)}
 
 
 @pytest.mark.parametrize("path", [p for p in FILES if not may_import_triton(p)], ids=ids)

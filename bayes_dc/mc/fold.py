@@ -59,6 +59,7 @@ _OVERWRITTEN = (
     "passes, and is read again through another view, which has no room for them. Pass chunk=1, "
     "which runs one pass at a time, or write into a new tensor (y = x + h rather than x += h)."
 )
+_ONE_INPUT = " If x is one input, give it a first dimension: x[None]."
 _FIRST_DIMENSION = (
     "Keep the inputs along the first dimension, e.g. [B, L, K] rather than [B · L, K] for L tokens."
 )
@@ -102,6 +103,7 @@ class FoldedPasses(TorchFunctionMode):
         self._replaying = bool(record)
         self._position = 0
         self._drawn = False
+        self._one_dimensional = False
 
     def start(self, x: Tensor) -> Tensor:
         """Mark the input of the model.
@@ -112,6 +114,7 @@ class FoldedPasses(TorchFunctionMode):
         Returns:
             A copy of ``x``, marked as plain, that the model may write into.
         """
+        self._one_dimensional = x.ndim == 1
         marked = x.clone()
         setattr(marked, _KIND, "plain")
         return marked
@@ -283,7 +286,8 @@ class FoldedPasses(TorchFunctionMode):
                 passes=self.passes,
                 batch=self.batch,
                 where=where,
-                remedy=_SIZE_AT_HAND if self.passes > 1 else _FIRST_DIMENSION,
+                remedy=(_SIZE_AT_HAND if self.passes > 1 else _FIRST_DIMENSION)
+                + (_ONE_INPUT if self._one_dimensional else ""),
             )
         )
 

@@ -83,6 +83,12 @@ def evaluation_mode(model: nn.Module) -> Iterator[None]:
         for module in modules
         for name, buffer in module.named_buffers(recurse=False)
     ]
+    empty = [
+        (module, name)
+        for module in modules
+        for name, buffer in module._buffers.items()
+        if buffer is None
+    ]
     with torch.inference_mode(False), torch.no_grad(), contextlib.ExitStack() as stack:
         for module in modules:
             if module._compiled_call_impl is not None or hasattr(module, "_orig_mod"):
@@ -100,6 +106,8 @@ def evaluation_mode(model: nn.Module) -> Iterator[None]:
                     buffer.copy_(value)
                 if getattr(module, name) is not buffer:
                     setattr(module, name, buffer)
+            for module, name in empty:
+                module._buffers[name] = None
 
 
 @contextlib.contextmanager

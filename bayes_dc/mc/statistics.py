@@ -9,6 +9,7 @@ The torch code here is the definition; CUDA tensors take the kernels of ``bayes_
 """
 
 import math
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
@@ -18,6 +19,7 @@ from bayes_dc.ops import mc_stats
 from bayes_dc.types import Link
 
 MAX_GROUPS = 20
+_CLASSES_AT_ONCE = 1 << 14
 
 _PROBABILITIES = (
     "link='identity' needs a model that returns class probabilities; its rows sum to "
@@ -73,7 +75,7 @@ class PassStatistics:
             softmax = self.link == "softmax"
             mc_stats.update(self._state, outputs, first=first, softmax=softmax, samples=samples)
             return
-        probs = outputs.double()
+        probs = outputs.double().contiguous()  # other strides, other order of sums
         if self.link == "softmax":
             probs = probs.softmax(dim=-1)
         if samples is not None:
@@ -183,13 +185,18 @@ def entropy(probs: Tensor) -> Tensor:
     Returns:
         ``[…]``.
     """
-    return torch.special.entr(probs).sum(dim=-1)
+    return _sum_classes(torch.special.entr(probs))
+
+
+def _sum_classes(values: Tensor) -> Tensor:
+    """Sum over the last dimension, in parts: torch shares a long sum between threads if alone."""
+    return _in_order([part.sum(dim=-1) for part in values.split(_CLASSES_AT_ONCE, dim=-1)])
 
 
 def _widen(ranges: Tensor, probs: Tensor) -> None:
     """Take the sums and least entries of the rows without NaN into ``ranges``."""
     known = ~probs.isnan().any(dim=-1)
-    sums = probs.sum(dim=-1)
+    sums = _sum_classes(probs)
     low = torch.where(known, sums, torch.inf).amin(dim=0)
     high = torch.where(known, sums, -torch.inf).amax(dim=0)
     least = torch.where(known, probs.amin(dim=-1), torch.inf).amin(dim=0)
@@ -198,7 +205,7 @@ def _widen(ranges: Tensor, probs: Tensor) -> None:
     torch.minimum(ranges[2], least, out=ranges[2])
 
 
-def _in_order(parts: Tensor) -> Tensor:
+def _in_order(parts: Tensor | Sequence[Tensor]) -> Tensor:
     """Sum over the first dimension; torch's own takes another order for other shapes."""
     total = torch.zeros_like(parts[0])
     for part in parts:

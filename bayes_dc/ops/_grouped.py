@@ -4,13 +4,12 @@ Configurations change speed only: tiles change neither masks nor the order of gr
 and integers that do not round give equal bits under all of them.
 """
 
-import functools
 import os
 from typing import NamedTuple
 
 import torch
 
-from bayes_dc.ops import _tuned
+from bayes_dc.ops import _device, _tuned
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET", "0") == "1"
 
@@ -52,7 +51,7 @@ def uses_tensor_cores(R: int, dtype: torch.dtype) -> bool:
     if R < MIN_ROWS:
         return False
     if dtype == torch.float32:
-        return _tf32()
+        return _device.tensor_float32()
     return dtype in {torch.bfloat16, torch.float16}
 
 
@@ -60,22 +59,7 @@ def precision(dtype: torch.dtype) -> str:
     """How `tl.dot` treats float32: torch's own switch, as ``F.linear`` follows it."""
     if INTERPRETED:
         return "widened"
-    return "ieee" if dtype == torch.float32 and not _tf32() else "tf32"
-
-
-def _tf32() -> bool:
-    """Torch's switch, whichever of its interfaces set it."""
-    return torch.backends.cuda.matmul.fp32_precision == "tf32"
-
-
-def on_hopper(device: torch.device) -> bool:
-    """Whether the kernels written for compute capability 9.0 run on ``device``."""
-    return device.type == "cuda" and _capability(device.index) == (9, 0)
-
-
-@functools.cache
-def _capability(index: int | None) -> tuple[int, int]:
-    return torch.cuda.get_device_capability(index) if torch.version.hip is None else (0, 0)
+    return "ieee" if dtype == torch.float32 and not _device.tensor_float32() else "tf32"
 
 
 def suits_wgmma(
@@ -147,7 +131,7 @@ def reads_along_rows(t: torch.Tensor) -> bool:
     Returns:
         True for float32 on such a GPU.
     """
-    return t.dtype == torch.float32 and on_hopper(t.device)
+    return t.dtype == torch.float32 and _device.on_hopper(t.device)
 
 
 def room_along_rows(t: torch.Tensor) -> torch.Tensor:
@@ -217,13 +201,41 @@ def portable_config(op: str, R: int, dtype: torch.dtype) -> GroupedConfig:
     return GroupedConfig(min(rows, depth), 64, 128, 4, 3)
 
 
+def for_portable_kernel(
+    op: str, config: GroupedConfig, R: int, dtype: torch.dtype, device: torch.device
+) -> GroupedConfig:
+    """Configuration for tensors that no Hopper kernel takes, on any GPU.
+
+    Args:
+        op: Name of the operator, as in the files of ``_tuned``.
+        config: What ``fwd_config``, ``dx_config`` or ``dw_config`` returned.
+        R: Rows of a group.
+        dtype: Type of the tensors.
+        device: Where they are.
+
+    Returns:
+        ``config``, tuned or not; ``portable_config`` for one with the tiles of a Hopper kernel on
+        such a GPU: it was chosen for that kernel, and may be too large for the portable one.
+    """
+    if not _device.on_hopper(device):
+        return config
+    if op == "linear_grouped_dw":
+        tiles = suits_wgmma_dw(config, dtype)
+    else:
+        columns, depth = config.outputs, config.inputs
+        if op == "linear_grouped_dx":
+            columns, depth = depth, columns
+        tiles = suits_wgmma(config.rows, columns, depth, config.warps, config.stages, dtype)
+    return portable_config(op, R, dtype) if tiles else config
+
+
 def _config(
     op: str, G: int, R: int, N: int, K: int, dtype: torch.dtype, device: torch.device
 ) -> GroupedConfig:
     tuned = _tuned.lookup(op, device, dtype, G=G, R=R, N=N, K=K)
     if tuned is not None:
         return GroupedConfig(**tuned)
-    if INTERPRETED or not on_hopper(device):
+    if INTERPRETED or not _device.on_hopper(device):
         return portable_config(op, R, dtype)
     depth = 128 // dtype.itemsize
     if op == "linear_grouped_dw":

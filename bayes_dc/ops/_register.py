@@ -1,4 +1,4 @@
-"""What the operators of every op tell torch: a vmap rule and quick signatures."""
+"""What the operators of every op tell torch, and what they must know of it."""
 
 import inspect
 from collections.abc import Callable
@@ -35,3 +35,21 @@ def keep_signatures(*functions: Any) -> None:
     """
     for function in functions:
         function.forward.__signature__ = inspect.signature(function.forward)
+
+
+def compiled_without_gradients(*tensors: Tensor | None) -> bool:
+    """Whether a compiler traces a call that needs no gradient: it must see the bare operator.
+
+    Dynamo fails on an ``autograd.Function`` with a ``setup_context`` there (torch 2.14).
+
+    Args:
+        tensors: What could need a gradient.
+
+    Returns:
+        True for the operator, False for the function.
+    """
+    if not torch.compiler.is_compiling():
+        return False
+    return not torch.is_grad_enabled() or not any(
+        t is not None and t.requires_grad for t in tensors
+    )

@@ -123,6 +123,45 @@ def test_plots_are_written_from_the_file(rows, tmp_path, monkeypatch, capsys):
     assert all((tmp_path / name).read_bytes().startswith(b"\x89PNG") for name in names)
 
 
+@pytest.mark.parametrize(
+    "failed",
+    [
+        {predict.FREE, predict.FREE_COMPILED},
+        {predict.LOOP},
+        {DENSE},
+        {OURS, *predict.KINDS},
+        set(NAMES["predict"]) - {f"{OURS}, scope row"},
+    ],
+    ids=["folded", "loop", "dense", "ours", "all but one"],
+)
+def test_what_failed_is_left_out_of_ratios_and_plots(rows, failed, tmp_path):
+    """A baseline that did not run takes its comparisons with it, no other."""
+    left = [row for row in rows if row.implementation not in failed]
+    left = [
+        records.Row(**{**row.__dict__, "percent_of_limit": float("nan")})
+        if DENSE in failed and row.group != "predict"
+        else row
+        for row in left
+    ]
+    text = "\n".join(ratios.ratios(left))
+    assert not any(f"'{name}'" in text for name in failed)
+    assert f"'{row_masks.BROADCAST}'" in text or OURS in failed
+    if predict.LOOP in failed and len(failed) == 1:
+        assert f"{OURS}, scope row takes" in text
+    names = {path.name for path in plots.write(left, tmp_path)}
+    gone = {"cpu-shared.png"} if DENSE in failed else set()
+    gone |= {"cpu-predict.png"} if len(failed) > 4 else set()
+    assert names == {"cpu-rows.png", "cpu-shared.png", "cpu-predict.png"} - gone
+
+
+def test_passes_are_counted_without_the_loop(rows):
+    """Of any row whose mask the whole batch shares; a mask for each row tells nothing of T."""
+    of = {row.implementation: row for row in rows if row.group == "predict" and row.M > 3}
+    assert {name: plots._passes([row]) for name, row in of.items()} == {
+        name: 3 if name in plots.WHOLE_BATCH else None for name in NAMES["predict"]
+    }
+
+
 def test_the_newest_row_of_a_line_counts(rows):
     old = rows[0]
     new = records.Row(**{**old.__dict__, "ms_p50": 7.0})
@@ -142,8 +181,31 @@ def test_shapes_file(device, quick):
 def test_an_unknown_key_is_named(tmp_path):
     path = tmp_path / "shapes.yaml"
     path.write_text(yaml.safe_dump({"cpu": {"rows": [{**ROW, "nave": True}]}}), encoding="utf-8")
-    with pytest.raises(SystemExit, match=r"shapes.yaml: cpu.rows: .*nave.*unexpected keyword"):
+    message = r"shapes.yaml: cpu.rows: .*unexpected keyword .*'nave'. Correct the entry; its keys "
+    with pytest.raises(SystemExit, match=message + "are M, N, K, p,.* default are M, N, K."):
         groups.load(path, "cpu")
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (
+            {"cpu": {"row": [ROW]}},
+            "cpu has the unknown key 'row'. Rename it; known keys are rows, ",
+        ),
+        ({"gpu": {}}, "the file has the unknown key 'gpu'. Rename it; known keys are cpu, cuda."),
+        ({"cuda": {}}, "has no entries for cpu. Add the key cpu, or use --device cuda."),
+        (None, "has no entries for cpu. Add the key cpu, or use --device cuda."),
+    ],
+)
+def test_a_misspelt_group_or_device_is_named(content, message, tmp_path):
+    """It would be left out in silence."""
+    path = tmp_path / "shapes.yaml"
+    path.write_text(yaml.safe_dump(content), encoding="utf-8")
+    with pytest.raises(SystemExit) as caught:
+        groups.load(path, "cpu")
+    assert str(caught.value).startswith("shapes.yaml")
+    assert message in str(caught.value)
 
 
 @pytest.fixture
@@ -189,6 +251,18 @@ def test_without_time_every_entry_is_named(tiny_main, tmp_path, capsys):
     text = capsys.readouterr().out
     assert text.count("no time left (--seconds)") == 2
     assert not (tmp_path / "cpu.csv").exists()
+
+
+def test_what_is_missing_is_named_even_where_the_end_fails(tiny_main, monkeypatch, capsys):
+    def fail(rows):
+        raise KeyError("a comparison")
+
+    monkeypatch.setattr(run, "ratios", fail)
+    with pytest.raises(KeyError, match="a comparison"):
+        tiny_main("--seconds", "0")
+    text = capsys.readouterr().out
+    assert text.count("not measured:\n") == 1
+    assert text.count("no time left (--seconds)") == 2
 
 
 def test_an_interrupt_keeps_what_is_there(tiny_main, tmp_path, monkeypatch, capsys):

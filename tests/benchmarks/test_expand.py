@@ -42,3 +42,18 @@ def test_products_are_those_of_the_copies(expand, device):
     copies = expand.masked_copies(w, 3, SEED)
     assert torch.equal(expand.forward(x, w, SEED), torch.einsum("grk,gnk->grn", x, copies))
     assert torch.equal(expand.grad_input(gy, w, SEED), torch.einsum("grn,gnk->grk", gy, copies))
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_what_the_kernel_does_not_read_is_refused(expand, device):
+    """Strides, and more than its grid and its offsets hold."""
+    w = torch.ones(4, 6, device=device)
+    message = r"w must be contiguous; got shape \(6, 4\) with strides \(1, 6\)\. Pass w\.contig"
+    with pytest.raises(ValueError, match=message):
+        expand.masked_copies(w.t(), 2, SEED)
+    message = r"for at most 65535 groups; got 24 weights for 65536 groups\. Make the copies in sev"
+    with pytest.raises(ValueError, match=message):
+        expand.masked_copies(w, 65536, SEED)
+    large = torch.empty(2**31 - 4096, 1, device="meta")
+    with pytest.raises(ValueError, match=r"fewer than 2\*\*31 - 4096 weights.*got 2147479552 wei"):
+        expand.masked_copies(large, 1, SEED)

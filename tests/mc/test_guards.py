@@ -98,7 +98,7 @@ def test_dropout_is_off(model, x):
 
 
 class Counting(nn.Module):
-    """Writes into one buffer and replaces another in every forward."""
+    """Writes into one buffer, replaces another and fills a third in every forward."""
 
     def __init__(self):
         super().__init__()
@@ -109,6 +109,7 @@ class Counting(nn.Module):
     def forward(self, x):
         self.written += 1
         self.replaced = self.replaced + 1
+        self.absent = torch.ones(len(x))
         return x + self.written.sum() * 0
 
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from bayes_dc import convert, predict_with_uncertainty
+from bayes_dc import DropConnectLinear, convert, predict_with_uncertainty
 from bayes_dc.models import mlp
 
 B, K = 5, 12
@@ -161,3 +161,10 @@ def test_a_refused_argument_changes_nothing(model, x):
     refusal(ValueError, fresh, x, T=2, sample_ids=torch.arange(3))
     refusal(ValueError, fresh, x, T=2, seed=-1)
     assert fresh[1].mask_layer is None
+
+
+def test_one_input_without_its_dimension():
+    """A vector where rows are expected: the remedy for that, beside the one for counted rows."""
+    model = DropConnectLinear(K, 3)
+    text = refusal(ValueError, model, torch.ones(K), T=3)
+    assert text.rstrip().endswith("If x is one input, give it a first dimension: x[None].")

@@ -162,6 +162,29 @@ def test_inputs_beside_change_no_bit(classes):
             np.testing.assert_array_equal(value, want[name][rows], err_msg=name)
 
 
+def test_strides_change_no_bit():
+    """Outputs whose classes are no neighbours in memory."""
+    samples = torch.from_numpy(dirichlet(np.ones(10), 6, 9))
+    apart = samples.transpose(1, 2).contiguous().transpose(1, 2)
+    for name, want in summarise(samples).items():
+        assert np.array_equal(summarise_tensor(apart)[name], want), name
+
+
+def summarise_tensor(samples):
+    """Summary of a tensor [T, B, C] as it lies in memory."""
+    statistics = PassStatistics(*samples.shape, torch.device("cpu"))
+    statistics.update(samples)
+    return {name: getattr(statistics.summary(), name).numpy() for name in FIELDS}
+
+
+def test_one_input_of_many_classes_is_as_among_others():
+    """Torch shares the sum of one long row between threads."""
+    samples = dirichlet(np.full(100_000, 0.3), 4, 2)
+    many, one = summarise(samples), summarise(samples[:, :1], chunk=1)
+    for name in FIELDS:
+        assert np.array_equal(one[name], many[name][:1]), name
+
+
 def test_probabilities_are_averaged_not_logits():
     """Passes with logits [4, 0] and [−1, 0]: a mean of logits would give 0.817574."""
     logits = torch.tensor([[[4.0, 0.0]], [[-1.0, 0.0]]], dtype=torch.float64)

@@ -97,7 +97,6 @@ def test_what_was_not_measured_is_none():
     assert fwd(128, 1024, 1024, device=None) is None
     assert fwd(128, 1024, 1024, device=torch.device("cpu")) is None
     assert _tuned.lookup("linear_dx", CUDA, torch.float32, M=1, N=1, K=1) is None
-    assert _tuned.lookup("no such operator", CUDA, torch.float32, M=1) is None
 
 
 @pytest.mark.usefixtures("gpu")
@@ -146,6 +145,18 @@ def test_wrong_sizes_are_refused():
         _tuned.lookup("linear_fwd", CUDA, torch.float32, G=1, R=2)
 
 
+@pytest.mark.parametrize("device", [CUDA, torch.device("cpu"), None])
+def test_an_unknown_operator_is_refused(device):
+    """On any machine: None would mean a default for ever."""
+    with pytest.raises(ValueError) as caught:  # noqa: PT011 - the text is compared below
+        _tuned.lookup("linear_up", device, torch.float32, M=1)
+    assert str(caught.value) == (
+        "Launch configurations are known for linear_fwd, linear_dx, linear_dw, linear_grouped_fwd, "
+        "linear_grouped_dx, linear_grouped_dw, gaussian_linear, not for 'linear_up': look one of "
+        "those up."
+    )
+
+
 @pytest.mark.parametrize(
     ("gpu_name", "name"),
     [
@@ -191,6 +202,29 @@ def test_a_file_is_written_as_it_was_read():
             "float64, G",
             "configs.linear_grouped_dw[0].dtype must be float32 or bfloat16 or float16, got",
         ),
+        (
+            "dtype: float16",
+            "dtype: [float32]",
+            "dtype must be float32 or bfloat16 or float16, got [",
+        ),
+        (
+            "dtype: float16",
+            "dtype: {a: 1}",
+            "dtype must be float32 or bfloat16 or float16, got {'a",
+        ),
+        (
+            "triton: 3.6.0, date: '",
+            "triton: [3], date: '",
+            "grouped_dw.triton must be text, got [3]",
+        ),
+        ("date: 2026-01-31", "date: ", "measured.linear_fwd.date must be text, got None"),
+        ("gpu:", "gpu: other\ngpu:", "the key 'gpu' comes twice, again at line 2. "),
+        (
+            "  linear_grouped_dw:\n",
+            "  linear_fwd:\n",
+            "the key 'linear_fwd' comes twice, again at l",
+        ),
+        ("{rows: 4}", "{rows: 4, rows: 8}", "the key 'rows' comes twice, again at line 9. "),
         ("M: 128, ", "", "configs.linear_fwd[0] lacks the key 'M'; needed are dtype, M, N, K, co"),
         ("M: 128,", "M: 128, R: 1,", "configs.linear_fwd[0] has the unknown key 'R'; known keys"),
         ("M: 128,", "M: 128.5,", "configs.linear_fwd[0].M must be a whole number of at least 1, g"),
@@ -207,6 +241,9 @@ def test_a_file_is_written_as_it_was_read():
         ),
         ("{rows: 4}", "{rows: two}", "configs.linear_fwd[2].config.rows must be a whole number of"),
         ("{rows: 4}", "{rows: -1}", "configs.linear_fwd[2].config.rows must be a whole number of"),
+        ("{rows: 4}", "{rows: 0}", "configs.linear_fwd[2].config.rows must be a whole number of"),
+        ("{rows: 4}", "{rows: 3}", "config.rows must be a power of two of at most 1024, got 3."),
+        ("{rows: 4}", "{rows: 2048}", "must be a power of two of at most 1024, got 2048."),
         ("{rows: 4}", "[4]", "configs.linear_fwd[2].config must be a mapping with the keys rows, "),
         ("M: 128, N: 1024", "M: 8192, N: 1024", "configs.linear_fwd[1] is the same shape as conf"),
         (
@@ -239,6 +276,10 @@ def test_shapes_are_read_like_entries():
         )
     with pytest.raises(ValueError, match=r"A list of shapes looks like this: linear_fwd: \["):
         tuned_format.parse_shapes("", "file")
+    with pytest.raises(
+        ValueError, match=r"^file: the key 'linear_dx' comes twice, again at line 2"
+    ):
+        tuned_format.parse_shapes("linear_dx: []\nlinear_dx: []", "file")
 
 
 def test_the_committed_files_are_well_formed():

@@ -12,7 +12,7 @@ import pytest
 import torch
 from harness import Shape, assert_bitwise_equal, make_case
 
-from bayes_dc.ops import _tuned
+from bayes_dc.ops import _grouped, _tuned
 from bayes_dc.ops._tuned import format as tuned_format
 from bayes_dc.ops._tuned import measure
 
@@ -47,9 +47,7 @@ class Machine:
 
     @staticmethod
     def config(**fields):
-        from bayes_dc.ops._grouped import GroupedConfig
-
-        return GroupedConfig(**fields)
+        return _grouped.GroupedConfig(**fields)
 
     def default(self, *sizes_dtype_device):
         assert _tuned._ignored  # whatever was measured before
@@ -148,6 +146,30 @@ def test_other_bits_end_the_run():
     )
 
 
+@pytest.mark.parametrize("rows", [1, 2])
+@pytest.mark.parametrize("forgotten", ["out", "partial"])
+def test_what_a_launch_does_not_write_ends_the_run(forgotten, rows):
+    """Not even where memory happens to hold the result: of the default, too, and of the room."""
+    machine = Machine(r1=2.0, r2=1.0)
+    room, right = torch.zeros(5, 4), machine.launch
+
+    def launch(x, w, b, *at, partial, config, **options):
+        assert partial is room
+        if forgotten != "out" or config.rows != rows:
+            right(x, w, b, *at, config=config, **options)
+        if forgotten == "partial" and config.rows == rows:
+            at[3].add_(partial.sum())
+
+    kernel = machine.kernel._replace(launch=launch, room=lambda case, w: {"partial": room})
+    with pytest.raises(measure.TuneError) as caught:
+        measure.measure(CASE, kernel, machine.configs(), machine.bench)
+    other = "gives other bits than the default"
+    what = "leaves NaN, or reads what it has not written," if rows == 1 else other
+    assert f"{what} on integers, at 30 of 30 places. That is a bug of the kernel, so the" in str(
+        caught.value
+    )
+
+
 def test_every_candidate_of_every_shape_is_compiled_ahead():
     machine = Machine(r1=1.0, r2=1.0)
     cases = [CASE._replace(sizes=SHAPE | {"M": M}) for M in (1, 2, 3)]
@@ -184,6 +206,17 @@ def test_the_tables_name_what_the_files_know(tune):
         fields = [tuple(sorted(c.items())) for c in tune.CANDIDATES[op]]
         assert len(fields) == len(set(fields))
         assert {name for c in tune.CANDIDATES[op] for name in c} <= set(tuned_format.OPS[op].fields)
+
+
+@pytest.mark.parametrize("dtype", tuned_format.DTYPES.values(), ids=tuned_format.DTYPES)
+def test_every_candidate_has_tiles_that_the_tensor_cores_take(tune, dtype):
+    """A word of the mask has 32 outputs, a product 16 rows and inputs, in every type."""
+    for op in (op for op in tune.CANDIDATES if op.startswith("linear_grouped")):
+        found = tune.candidates_of(op, dtype, _grouped.GroupedConfig)
+        assert len(found) == len(set(found)) >= 6
+        for c in found:
+            assert (c.outputs % 32, c.inputs % 16, c.rows % 16) == (0, 0, 0), (op, c)
+            assert min(c.outputs, c.inputs, c.rows) > 0
 
 
 @pytest.fixture
@@ -234,7 +267,7 @@ def test_what_was_chosen_is_written(run, tmp_path, capsys):
 def test_the_other_operators_stay(run, tmp_path):
     pytest.importorskip("triton", reason="its version is written")
     path = tmp_path / "nvidia-test.yaml"
-    entry = tuned_format.Entry(torch.float32, {"M": 1, "N": 1, "K": 1}, {"rows": 7})
+    entry = tuned_format.Entry(torch.float32, {"M": 1, "N": 1, "K": 1}, {"rows": 8})
     how = {"torch": "1", "triton": "1", "date": "1999-12-31"}
     ops = ("linear_fwd", "linear_dx")
     old = tuned_format.Tuned("NVIDIA Test", dict.fromkeys(ops, how), {op: [entry] for op in ops})
@@ -269,9 +302,9 @@ def test_the_budget_leaves_operators_out(run, tune, tmp_path, monkeypatch, capsy
 @pytest.fixture
 def _tf32():
     """Put the switch back that the script turns on."""
-    before = torch.backends.cuda.matmul.allow_tf32
+    before = torch.get_float32_matmul_precision()
     yield
-    torch.backends.cuda.matmul.allow_tf32 = before
+    torch.set_float32_matmul_precision(before)
 
 
 @pytest.mark.usefixtures("_tf32")
@@ -306,8 +339,25 @@ def test_without_a_gpu_it_says_so(tune, monkeypatch, capsys):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     assert tune.main(["--dry-run"]) == 2
     assert capsys.readouterr().err == (
-        "error: launch configurations are timed on a CUDA GPU, and this machine has none\n"
+        "error: no CUDA GPU to time on; run this where torch.cuda.is_available() is True\n"
     )
+
+
+@pytest.mark.usefixtures("_tf32")
+def test_workers_may_use_tensor_float_32_as_the_command_does(tune, monkeypatch):
+    """Or they would compile other kernels than are measured."""
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (2**31, 2**31))
+    torch.set_float32_matmul_precision("highest")
+    with tune.gpu_workers() as pool:
+        assert pool.submit(torch.get_float32_matmul_precision).result() == "high"
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "NVIDIA Test")
+    monkeypatch.setattr(tune, "gpu_bench", lambda: None)
+    monkeypatch.setattr(tune, "gpu_workers", lambda: ThreadPoolExecutor(1))
+    monkeypatch.setattr(tune, "tune", lambda *_: [])
+    tune.main([])
+    assert torch.get_float32_matmul_precision() == "high"
+    assert _grouped.uses_tensor_cores(16, torch.float32)
 
 
 def small(op, dtype=torch.float32):
@@ -359,6 +409,16 @@ def committed():
                 key = (op, entry.dtype, tuple(entry.config.items()))
                 found[key] = f"{path.stem}-{op}-{entry.dtype}-{list(entry.config.values())}"
     return [pytest.param(*key, id=name) for key, name in found.items()]
+
+
+def test_every_committed_file_is_as_the_command_writes_it():
+    """Header line and every field."""
+    for path in Path(_tuned.__file__).parent.glob("*.yaml"):
+        text = path.read_text(encoding="utf-8")
+        tuned = tuned_format.parse(text, path.name)
+        assert text == tuned_format.dump(tuned)
+        for op, entries in tuned.configs.items():
+            assert all(tuple(e.config) == tuned_format.OPS[op].fields for e in entries)
 
 
 @pytest.mark.parametrize("backend", harness.TRITON)

@@ -21,6 +21,7 @@ __all__ = ["file_name", "ignored", "load", "lookup"]
 
 _ignored = False
 
+_OPERATOR = "Launch configurations are known for {known}, not for {op!r}: look one of those up."
 _SIZES = "{op} is looked up by the sizes {expected}, got {got}."
 
 
@@ -42,9 +43,11 @@ def lookup(
         if its file has nothing for ``op`` and ``dtype``, and inside ``ignored``.
 
     Raises:
-        ValueError: If ``sizes`` are not those of the operator, or if the GPU's file is malformed;
-            the message names file and key.
+        ValueError: If ``op`` is unknown, if ``sizes`` are not those of the operator, or if the
+            GPU's file is malformed; the message names file and key.
     """
+    if op not in OPS:
+        raise ValueError(_OPERATOR.format(op=op, known=", ".join(OPS)))
     if device is None or device.type != "cuda" or _ignored:
         return None
     index = torch.cuda.current_device() if device.index is None else device.index
@@ -102,7 +105,7 @@ def _nearest(
 ) -> dict[str, int] | None:
     """The configuration for one shape on device ``index``; later calls find it in the cache."""
     wanted = dict(sizes)
-    if op in OPS and set(wanted) != set(OPS[op].sizes):
+    if set(wanted) != set(OPS[op].sizes):
         expected, got = ", ".join(OPS[op].sizes), ", ".join(wanted)
         raise ValueError(_SIZES.format(op=op, expected=expected, got=got))
     tuned = _of_device(index)

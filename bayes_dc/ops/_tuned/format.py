@@ -11,6 +11,7 @@ Lists of shapes to be tuned look like the value of ``configs``, without ``config
 with the first file.
 """
 
+import datetime
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -58,6 +59,8 @@ class Tuned(NamedTuple):
 
 
 _ROW = ("rows", "lanes", "quads", "warps", "registers")
+_ANY_NUMBER = {"registers": 0, "stages": 1}
+_MOST = 1024
 _GROUPED = ("rows", "outputs", "inputs", "warps", "stages")
 
 OPS = {
@@ -78,6 +81,7 @@ _NOT_YAML = "{where} is not YAML: {cause}. {remedy}"
 _MUST_BE = "{where}: {key} must be {expected}, got {got!r}. {remedy}"
 _KEYS = "{where}: {key} has the unknown key {name!r}; known keys are {known}. {remedy}"
 _MISSING = "{where}: {key} lacks the key {name!r}; needed are {known}. {remedy}"
+_KEY_TWICE = "{where}: the key {name!r} comes twice, again at line {line}. {remedy}"
 _TWICE = "{where}: {key} is the same shape as {other}. {remedy}"
 _REMEDY = "Correct it, or delete the file and write it again with scripts/tune.py."
 _REMEDY_SHAPES = (
@@ -97,7 +101,7 @@ def parse(text: str, where: str) -> Tuned:
 
     Raises:
         ValueError: If the text is not YAML, a key is missing or unknown, a value is of another
-            type, or a shape comes twice; the message names file and key.
+            type, or a key or a shape comes twice; the message names file and key.
     """
     check = _Check(where, _REMEDY)
     raw = check.yaml(text)
@@ -109,7 +113,7 @@ def parse(text: str, where: str) -> Tuned:
     measured = {}
     for op, how in raw["measured"].items():
         check.keys(how, f"measured.{op}", ("torch", "triton", "date"))
-        measured[op] = {name: str(value) for name, value in how.items()}
+        measured[op] = {n: check.text(value, f"measured.{op}.{n}") for n, value in how.items()}
     return Tuned(raw["gpu"], measured, configs)
 
 
@@ -165,11 +169,23 @@ class _Check(NamedTuple):
     remedy: str
 
     def yaml(self, text: str) -> Any:
-        """The content of a YAML text."""
+        """The content of a YAML text; yaml alone would keep the last of two equal keys."""
         import yaml
 
+        check = self
+
+        class Loader(yaml.SafeLoader):
+            def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> Any:
+                seen = set[str]()
+                for key in (key for key, _ in node.value if isinstance(key, yaml.ScalarNode)):
+                    if key.value in seen:
+                        line = key.start_mark.line + 1
+                        raise check._error(_KEY_TWICE, name=key.value, line=line)
+                    seen.add(key.value)
+                return super().construct_mapping(node, deep)
+
         try:
-            return yaml.safe_load(text)
+            return yaml.load(text, Loader)
         except yaml.YAMLError as error:
             raise self._error(_NOT_YAML, cause=error) from error
 
@@ -195,6 +211,12 @@ class _Check(NamedTuple):
             if names:
                 raise self._error(template, key=key, name=names[0], known=", ".join(known))
 
+    def text(self, value: Any, key: str) -> str:
+        """A version or a date as text; YAML makes numbers and dates of some."""
+        if not isinstance(value, str | int | float | datetime.date) or isinstance(value, bool):
+            raise self.must_be(key, "text", value)
+        return str(value)
+
     def must_be(self, key: str, expected: str, got: Any) -> ValueError:
         """The error of a value of another type."""
         return self._error(_MUST_BE, key=key, expected=expected, got=got)
@@ -208,14 +230,14 @@ class _Check(NamedTuple):
         for i, raw in enumerate(listed):
             at = f"{key}[{i}]"
             self.keys(raw, at, ("dtype", *sizes, *(["config"] if configured else [])))
-            if raw["dtype"] not in DTYPES:
+            if not isinstance(raw["dtype"], str) or raw["dtype"] not in DTYPES:
                 raise self.must_be(f"{at}.dtype", " or ".join(DTYPES), raw["dtype"])
             config = raw.get("config", {})
             self.keys(config, f"{at}.config", fields, required=())
             entry = Entry(
                 DTYPES[raw["dtype"]],
                 {name: self._whole(raw[name], f"{at}.{name}", 1) for name in sizes},
-                {name: self._whole(n, f"{at}.config.{name}", 0) for name, n in config.items()},
+                {name: self._field(n, name, f"{at}.config.{name}") for name, n in config.items()},
             )
             other = first.setdefault((entry.dtype, *entry.sizes.values()), at)
             if other != at:
@@ -226,6 +248,13 @@ class _Check(NamedTuple):
     def _whole(self, value: Any, key: str, least: int) -> int:
         if not isinstance(value, int) or isinstance(value, bool) or value < least:
             raise self.must_be(key, f"a whole number of at least {least}", value)
+        return value
+
+    def _field(self, value: Any, name: str, key: str) -> int:
+        if name in _ANY_NUMBER:
+            return self._whole(value, key, _ANY_NUMBER[name])
+        if self._whole(value, key, 1) & (value - 1) or value > _MOST:
+            raise self.must_be(key, f"a power of two of at most {_MOST}", value)
         return value
 
     def _error(self, template: str, **parts: Any) -> ValueError:

@@ -27,8 +27,8 @@ _NO_DEFAULT = (
     "{case}: the default configuration {config} does not run: {cause}. "
     "Leave the shape out if it is too large for this GPU."
 )
-_DIFFERS = (
-    "{case}: {config} gives other bits than the default on integers, at {count} of {total} places. "
+_WRONG = (
+    "{case}: {config} {what} on integers, at {count} of {total} places. "
     "That is a bug of the kernel, so the operator is not tuned; please report it."
 )
 
@@ -63,8 +63,9 @@ class Kernel(NamedTuple):
         launch: Writes into a given output, as the launchers of ``ops.linear``.
         config: Makes a configuration from numbers by name.
         default: ``default(*sizes, dtype, device)``, the configuration where none was measured.
-        scratch: ``scratch(case, w)``, what else the launcher wants, by name.
+        scratch: ``scratch(case, w)``, what else the launcher reads, by name.
         arrange: Lays rows out as the operator does before it calls the launcher.
+        room: ``room(case, w)``, what it writes beside its output before it reads it, by name.
     """
 
     launch: Callable[..., None]
@@ -72,6 +73,7 @@ class Kernel(NamedTuple):
     default: Callable[..., Any]
     scratch: Callable[[Case, Tensor], dict[str, Tensor]] = lambda case, w: {}
     arrange: Callable[[Tensor], Tensor] = lambda rows: rows
+    room: Callable[[Case, Tensor], dict[str, Tensor]] = lambda case, w: {}
 
 
 class Bench(NamedTuple):
@@ -177,7 +179,7 @@ def measure(case: Case, kernel: Kernel, configs: Sequence[Any], bench: Bench) ->
         The choice: the fastest of the default and the candidates; see ``choose``.
 
     Raises:
-        TuneError: If the default does not run, or a candidate gives other bits on integers.
+        TuneError: If the default does not run, or a result on integers is wrong.
     """
     default = _default(kernel, case, bench)
     valid, skipped = _check(case, kernel, default, configs, bench)
@@ -211,8 +213,8 @@ def choose(times: dict[Any, float], default: Any, order: Sequence[Any]) -> Any:
 
 def prepare(
     case: Case, kernel: Kernel, device: torch.device, values: str
-) -> tuple[Callable[[Any], None], Tensor]:
-    """Return a function that launches a shape, and the output it writes into.
+) -> tuple[Callable[[Any], None], list[Tensor]]:
+    """Return a function that launches a shape, and the tensors it writes into.
 
     Args:
         case: The shape.
@@ -221,7 +223,7 @@ def prepare(
         values: Inputs: "integers" −2 … 2, whose sums do not round; "normal"; or "any".
 
     Returns:
-        The function, which takes a configuration, and the output.
+        The function, which takes a configuration, and the output with the ``room`` after it.
     """
 
     def draw(*size: int) -> Tensor:
@@ -243,8 +245,10 @@ def prepare(
         inputs, out = (gy, w), x.new_empty((1, G, R, K))
     elif case.op.endswith("_dw"):
         inputs, out = (gy, x), torch.empty_like(w)
-    options |= kernel.scratch(case, w)
-    return lambda config: kernel.launch(*inputs, *at, out, **options, config=config), out
+    room = kernel.room(case, w)
+    options |= kernel.scratch(case, w) | room
+    written = [out, *room.values()]
+    return lambda config: kernel.launch(*inputs, *at, out, **options, config=config), written
 
 
 def _default(kernel: Kernel, case: Case, bench: Bench) -> Any:
@@ -257,27 +261,34 @@ def _check(
     case: Case, kernel: Kernel, default: Any, configs: Sequence[Any], bench: Bench
 ) -> tuple[list[Any], Counter[str]]:
     """The configurations that run, all with the default's bits, and how many do not, by cause."""
-    run, out = prepare(case, kernel, bench.device, "integers")
-    error = _refusal(run, default, bench)
-    if error is not None:
+    launch, written = prepare(case, kernel, bench.device, "integers")
+
+    def run(config: Any) -> None:
+        for t in written:  # what one configuration leaves out must not be another's result
+            t.fill_(float("nan"))
+        launch(config)
+
+    out = written[0]
+    if error := _refusal(run, default, bench):
         cause = f"{type(error).__name__}: {error}"
         raise TuneError(_NO_DEFAULT.format(case=case, config=default, cause=cause)) from error
     want = out.clone()
+    _refuse(want.isnan(), case, default, "leaves NaN, or reads what it has not written,")
     valid, skipped = [default], Counter[str]()
-    for config in configs:
-        if config == default:
-            continue
-        out.fill_(float("nan"))
-        error = _refusal(run, config, bench)
-        if error is not None:
+    for config in (config for config in configs if config != default):
+        if error := _refusal(run, config, bench):
             skipped[type(error).__name__] += 1
             continue
-        count = int((out != want).sum())
-        if count:
-            parts = {"case": case, "config": config, "count": count, "total": out.numel()}
-            raise TuneError(_DIFFERS.format(**parts))
+        _refuse(out != want, case, config, "gives other bits than the default")
         valid.append(config)
     return valid, skipped
+
+
+def _refuse(wrong: Tensor, case: Case, config: Any, what: str) -> None:
+    """End the run if a place is wrong."""
+    if count := int(wrong.sum()):
+        parts = {"what": what, "count": count, "total": wrong.numel()}
+        raise TuneError(_WRONG.format(case=case, config=config, **parts))
 
 
 def _refusal(run: Callable[[Any], None], config: Any, bench: Bench) -> Exception | None:

@@ -1,5 +1,5 @@
 """Moment-matched DropConnect linear: draws of the layer's output instead of masks."""
 
-from bayes_dc.ops.gaussian.op import gaussian_draw, gaussian_linear
+from bayes_dc.ops.gaussian.op import gaussian_linear
 
-__all__ = ["gaussian_draw", "gaussian_linear"]
+__all__ = ["gaussian_linear"]

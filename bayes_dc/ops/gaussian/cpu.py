@@ -26,6 +26,7 @@ _SMALL = 1 << 18
 """Multiply-adds below which a second thread costs more than it saves; a normal counts as 64."""
 _NORMAL = 64
 _TASKS_PER_THREAD = 4
+_SERIAL = 1 << 14
 
 
 def launch_linear(
@@ -133,7 +134,7 @@ def _run(
     arguments = (task_rows, *operands, result.view(-1, N).numpy(), *factors, *coordinates, R)
     _threads.share(lambda: kernel(counter.ctypes.data, *arguments), threads)
     if not direct:
-        out.copy_(result)
+        _write(out, result)
 
 
 def _sums(tensor: Tensor) -> torch.dtype:
@@ -142,8 +143,23 @@ def _sums(tensor: Tensor) -> torch.dtype:
 
 
 def _array(tensor: Tensor, dtype: torch.dtype) -> np.ndarray:
-    """The values, contiguous."""
-    return tensor.detach().to(dtype).contiguous().numpy()
+    """The values, contiguous; by NumPy: torch's copies use OpenMP, which no fork survives."""
+    tensor = tensor.detach()
+    if tensor.dtype == torch.bfloat16:
+        bits = tensor.view(torch.int16).numpy().astype(np.uint16).astype(np.uint32)
+        values = (bits << 16).view(np.float32)
+    else:
+        values = tensor.numpy()
+    return np.ascontiguousarray(values, dtype=np.float64 if dtype == torch.float64 else np.float32)
+
+
+def _write(out: Tensor, result: Tensor) -> None:
+    """Copy and convert, a few elements at a time, which torch does without OpenMP."""
+    if not out.is_contiguous():
+        out.copy_(result)
+        return
+    for to, part in zip(out.view(-1).split(_SERIAL), result.view(-1).split(_SERIAL), strict=True):
+        to.copy_(part)
 
 
 def _rows(tensor: Tensor, dtype: torch.dtype) -> np.ndarray:
@@ -153,16 +169,20 @@ def _rows(tensor: Tensor, dtype: torch.dtype) -> np.ndarray:
 
 def _packed(w: Tensor, dtype: torch.dtype) -> np.ndarray:
     """Weights of 32 outputs side by side: [cdiv(N, 32), K, 32]."""
-    w = w.detach()
-    N, K = w.shape
+    values = _array(w, dtype)
+    N, K = values.shape
     words = -(-N // OUTPUTS)
-    packed = torch.zeros(words, K, OUTPUTS, dtype=dtype)
+    packed = np.zeros((words, K, OUTPUTS), values.dtype)
     whole = N // OUTPUTS
-    packed[:whole] = w[: whole * OUTPUTS].view(whole, OUTPUTS, K).transpose(1, 2)
-    packed[whole:, :, : N - whole * OUTPUTS] = w[whole * OUTPUTS :].T
-    return packed.numpy()
+    packed[:whole] = values[: whole * OUTPUTS].reshape(whole, OUTPUTS, K).transpose(0, 2, 1)
+    packed[whole:, :, : N - whole * OUTPUTS] = values[whole * OUTPUTS :].T
+    return packed
 
 
 def _bias(bias: Tensor | None, N: int, dtype: torch.dtype) -> np.ndarray:
     """The bias, or zeros."""
-    return torch.zeros(N, dtype=dtype).numpy() if bias is None else _array(bias, dtype)
+    return (
+        np.zeros(N, np.float64 if dtype == torch.float64 else np.float32)
+        if bias is None
+        else _array(bias, dtype)
+    )

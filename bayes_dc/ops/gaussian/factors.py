@@ -28,11 +28,12 @@ def rounded(w: Tensor) -> Tensor:
         w: ``[N, K]``.
 
     Returns:
-        The same for other types, else a new tensor.
+        The same for other types, else a new tensor; inf and NaN stay what they are.
     """
     if w.dtype != torch.float32:
         return w
-    return (w.view(torch.int32) + (1 << 12)).bitwise_and_(-1 << 13).view(torch.float32)
+    nearest = (w.view(torch.int32) + (1 << 12)).bitwise_and_(-1 << 13).view(torch.float32)
+    return nearest.masked_fill_(w != w, float("nan"))  # whose bits may carry into the sign
 
 
 def squares(w: Tensor) -> Tensor:

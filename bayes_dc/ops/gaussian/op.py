@@ -1,4 +1,7 @@
-"""The operators torch sees: ``bayes_dc::gaussian_linear``, ``gaussian_draw`` and its gradient.
+"""The operators torch sees: ``bayes_dc::gaussian_linear``, and two that its backward needs.
+
+``gaussian_draw_dvar`` is the gradient of draws with respect to their variance; ``gaussian_draw`` of
+mean 0 and variance 1 is the normals, which the gradient of that needs.
 
 Nothing but the operands is saved for backward: normals are made again from their coordinates and
 the variance from its product. What is left of backward is matrix products in plain torch, so that
@@ -11,7 +14,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from bayes_dc.ops._register import keep_signatures, one_by_one
+from bayes_dc.ops import _device
+from bayes_dc.ops._register import compiled_without_gradients, keep_signatures, one_by_one
 from bayes_dc.ops.gaussian.factors import moment_factors
 from bayes_dc.ops.gaussian.factors import rounded as _rounded
 from bayes_dc.ops.gaussian.factors import squares as _squares
@@ -68,10 +72,10 @@ def _linear_cuda(x: Tensor, w: Tensor, bias: Tensor | None, *at: Any) -> Tensor:
     if not _on_tensor_cores(x.dtype, x.shape[3]):  # which would not keep the dtype's accuracy
         mean, var = _torch_moments(x, w, bias, **options)
     elif out.shape[0] == x.shape[0]:
-        squares = _squares(w)
+        squares, w = _squares(w), _rounded(w)
         suits = _triton("suits_hopper")(x, w, squares, out)
         launch = _triton("launch_hopper" if suits else "launch_linear")
-        launch(x, _rounded(w), bias, *at[:3], out, **options, squares=squares)
+        launch(x, w, bias, *at[:3], out, **options, squares=squares)
         return out
     else:
         mean = x.new_empty((*x.shape[:3], w.shape[0]), dtype=torch.float32)
@@ -88,7 +92,7 @@ def _linear_fake(x: Tensor, w: Tensor, bias: Tensor | None, *at: Any) -> Tensor:
 def _on_tensor_cores(dtype: torch.dtype, K: int) -> bool:
     """16 bits, and float32 where torch may use TensorFloat-32; not for a few squares."""
     if dtype == torch.float32:
-        return K >= _FEW_INPUTS and torch.backends.cuda.matmul.allow_tf32
+        return K >= _FEW_INPUTS and _device.tensor_float32()
     return dtype == torch.bfloat16 or (dtype == torch.float16 and K >= _FEW_INPUTS)
 
 
@@ -171,7 +175,7 @@ class _Linear(torch.autograd.Function):
         # float16 has not the range of squares
         kind = torch.bfloat16 if x.dtype == torch.float16 else x.dtype
         x2, w2 = x.to(kind).square(), w.to(kind).square()
-        g_mean = gy.sum(dim=0, keepdim=True) if x.shape[0] < gy.shape[0] else gy
+        g_mean = gy.sum(dim=0, keepdim=True) if x.shape[0] != gy.shape[0] else gy
         g_var = _dvar(gy, var_scale * torch.matmul(x2, w2.T).to(sums), *at).to(kind)
         dx = dw = None
         if needs[0]:
@@ -183,29 +187,6 @@ class _Linear(torch.autograd.Function):
             dw = (mean_scale * (flat_mean @ x.flatten(0, 2)).to(sums) + through_var).to(w.dtype)
         db = gy.sum(dim=(0, 1, 2)) if ctx.has_bias and needs[2] else None
         return dx, dw, db, *[None] * 6
-
-
-class _Draw(torch.autograd.Function):
-    """``bayes_dc::gaussian_draw`` with gradients for mean and variance."""
-
-    generate_vmap_rule = True
-
-    @staticmethod
-    def forward(mean: Tensor, var: Tensor, *at: Any) -> Tensor:
-        return torch.ops.bayes_dc.gaussian_draw(mean, var, *at)
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-        mean, var, key, sample_ids, pass_ids, _ = inputs
-        ctx.mean_dtype = mean.dtype
-        ctx.save_for_backward(var, key, sample_ids, pass_ids)
-
-    @staticmethod
-    def backward(ctx: Any, gy: Tensor) -> tuple[Any, ...]:
-        var, *at = ctx.saved_tensors
-        g_mean = gy.sum(dim=0, keepdim=True) if var.shape[0] < gy.shape[0] else gy
-        g_mean = g_mean.to(ctx.mean_dtype)
-        return g_mean, _dvar(gy, var, *at) if ctx.needs_input_grad[1] else None, *[None] * 4
 
 
 class _DrawDvar(torch.autograd.Function):
@@ -228,11 +209,11 @@ class _DrawDvar(torch.autograd.Function):
         z = torch.ops.bayes_dc.gaussian_draw(nothing, one, *at, var.dtype)
         positive = var > 0
         slope = torch.where(positive, torch.where(positive, var, one).rsqrt() / 2, nothing)
-        products = (gy * z).sum(dim=0, keepdim=True) if var.shape[0] < gy.shape[0] else gy * z
+        products = (gy * z).sum(dim=0, keepdim=True) if var.shape[0] != gy.shape[0] else gy * z
         return (g * slope * z).to(gy.dtype), -2 * g * products * slope**3, None, None, None
 
 
-keep_signatures(_Linear, _Draw, _DrawDvar)
+keep_signatures(_Linear, _DrawDvar)
 
 
 def _dvar(*args: Any) -> Tensor:
@@ -269,22 +250,7 @@ def gaussian_linear(
     Returns:
         ``[P, S, R, N]`` in the dtype of ``x``.
     """
-    return _Linear.apply(x, w, bias, key, sample_ids, pass_ids, keep, bits, scale)
-
-
-def gaussian_draw(
-    mean: Tensor, var: Tensor, key: Tensor, sample_ids: Tensor, pass_ids: Tensor
-) -> Tensor:
-    """Draws mean + √var z; differentiable, with the gradient of the root at 0 taken as 0.
-
-    Args:
-        mean: ``[P', S, R, N]`` with P' = P, or 1 where all passes share it.
-        var: The same shape and device; a negative variance counts as 0.
-        key: The two words of the layer key, int64 ``[2]``.
-        sample_ids: int64 ``[S]``, taken modulo 2**32.
-        pass_ids: int64 ``[P]``, taken modulo 2**32.
-
-    Returns:
-        ``[P, S, R, N]`` in the dtype of ``mean``.
-    """
-    return _Draw.apply(mean, var, key, sample_ids, pass_ids, mean.dtype)
+    call = _Linear.apply
+    if compiled_without_gradients(x, w, bias):
+        call = torch.ops.bayes_dc.gaussian_linear
+    return call(x, w, bias, key, sample_ids, pass_ids, keep, bits, scale)

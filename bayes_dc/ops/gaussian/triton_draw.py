@@ -15,7 +15,8 @@ import triton.language as tl
 from torch import Tensor
 
 from bayes_dc.ops import _launch
-from bayes_dc.ops.gaussian.triton_noise import noise_tile, row_coordinates
+from bayes_dc.ops._coordinates import row_coordinates
+from bayes_dc.ops.gaussian.triton_noise import noise_tile
 
 _BLOCK = 1024
 """Elements of a tile."""

@@ -15,9 +15,6 @@ Cost        2·M·N·K multiply-adds and about 45 instructions for each normal, 
 Limits      compute capability 9.0; N < 2**26, M < 2**31 − 128
 """
 
-from functools import lru_cache
-
-import torch
 import triton
 from torch import Tensor
 from triton.experimental import gluon
@@ -29,16 +26,10 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     warpgroup_mma_wait,
 )
 
-from bayes_dc.ops import _launch
+from bayes_dc.ops import _device, _launch
+from bayes_dc.ops._hopper import block_barrier, by_tma, describe, rows_of
 from bayes_dc.ops.gaussian.factors import moment_factors
-from bayes_dc.ops.gaussian.triton_producers import (
-    NOISE_ROWS,
-    block_barrier,
-    by_tma,
-    descriptor,
-    load_tiles,
-    make_normals,
-)
+from bayes_dc.ops.gaussian.triton_producers import NOISE_ROWS, load_tiles, make_normals
 
 ROWS, OUTPUTS = 128, 128
 """Tile of one program."""
@@ -213,17 +204,16 @@ def gaussian_hopper_kernel(
 
 def suits_hopper(x: Tensor, w: Tensor, squares: Tensor, out: Tensor) -> bool:
     """Whether the kernel can read and write these tensors in place, and has enough tiles."""
-    if not x.is_cuda or torch.version.hip is not None:
-        return False
+    rows = rows_of(x)
     tiles = triton.cdiv(out.shape[:3].numel(), ROWS) * triton.cdiv(out.shape[3], OUTPUTS)
-    capability, processors = _properties(x.get_device())
     return (
-        capability == (9, 0)
-        and 2 * tiles > processors
+        _device.on_hopper(x.device)
+        and rows is not None
+        and 2 * tiles > _device.gpu(x.device).processors
         and 2 * out.shape[3] > OUTPUTS
         and x.shape[3] > 0
         and out.is_contiguous()
-        and all(by_tma(t) for t in (x, w, squares))
+        and all(by_tma(t) for t in (rows, w, squares))
     )
 
 
@@ -247,13 +237,15 @@ def launch_hopper(
     M = out.shape[:3].numel()
     inputs = STEP_BYTES // x.element_size()
     tiles = triton.cdiv(M, ROWS) * triton.cdiv(N, OUTPUTS)
-    _, processors = _properties(x.get_device())
+    programs = min(tiles, _device.gpu(x.device).processors)
+    rows = rows_of(x)
+    assert rows is not None
     mean_scale, var_scale = moment_factors(keep, bits, scale)
     with _launch.on_device_of(x):
-        gaussian_hopper_kernel[(min(tiles, processors),)](
-            descriptor(x, [M, K], (ROWS, inputs)),
-            descriptor(w, [N, K], (OUTPUTS, inputs)),
-            descriptor(squares, [N, K], (OUTPUTS, inputs)),
+        gaussian_hopper_kernel[(programs,)](
+            describe(rows, ROWS, inputs),
+            describe(w, OUTPUTS, inputs),
+            describe(squares, OUTPUTS, inputs),
             bias if bias is not None else w,
             key,
             sample_ids,
@@ -277,10 +269,3 @@ def launch_hopper(
             LOAD_REGISTERS=LOAD_REGISTERS,
             num_warps=WARPS,
         )
-
-
-@lru_cache
-def _properties(index: int) -> tuple[tuple[int, int], int]:
-    """Compute capability and number of SMs."""
-    found = torch.cuda.get_device_properties(index)
-    return (found.major, found.minor), found.multi_processor_count

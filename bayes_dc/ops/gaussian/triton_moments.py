@@ -21,9 +21,10 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from bayes_dc.ops import _launch, _tuned
+from bayes_dc.ops import _device, _launch, _tuned
+from bayes_dc.ops._coordinates import row_coordinates
 from bayes_dc.ops.gaussian.factors import moment_factors
-from bayes_dc.ops.gaussian.triton_noise import noise_tile, row_coordinates
+from bayes_dc.ops.gaussian.triton_noise import noise_tile
 
 _LARGE_SHARED_MEMORY = 160 << 10
 _FEW_PROGRAMS = 132
@@ -56,10 +57,8 @@ def gaussian_config(
     found = _tuned.lookup("gaussian_linear", device, dtype, M=M, N=N, K=K)
     if found is not None:
         return GaussianConfig(**found)
-    properties = torch.cuda.get_device_properties(device)
-    memory = getattr(properties, "shared_memory_per_block_optin", 0)
     outputs = min(128, max(16, triton.next_power_of_2(N)))
-    if memory < _LARGE_SHARED_MEMORY:
+    if _device.gpu(device).shared_memory_bytes < _LARGE_SHARED_MEMORY:
         return GaussianConfig(outputs=min(64, outputs))
     inputs = 32 if dtype == torch.float32 else 64
     if triton.cdiv(M, 128) * triton.cdiv(N, outputs) < _FEW_PROGRAMS:
@@ -156,7 +155,8 @@ def gaussian_linear_kernel(
     mean *= MEAN_SCALE
     var *= VAR_SCALE
     if HAS_BIAS:
-        mean += tl.load(b_ptr + n * stride_b, mask=n < N, other=0.0).to(tl.float32)[None, :]
+        b = tl.load(b_ptr + n.to(tl.int64) * stride_b, mask=n < N, other=0.0)
+        mean += b.to(tl.float32)[None, :]
     at = (p * stride_op + s * stride_os + r * stride_or)[:, None]
     at += (n.to(tl.int64) * stride_on)[None, :]
     inside = (m < M)[:, None] & (n < N)[None, :]

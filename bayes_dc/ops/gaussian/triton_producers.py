@@ -4,19 +4,12 @@ A producer waits until its place in shared memory is free (``empty``, ``free``) 
 filled (``ready``, ``full``); phases of the barriers alternate.
 """
 
-from functools import lru_cache
-
-import torch
-from torch import Tensor
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import mbarrier, tma
-from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
+from bayes_dc.ops._hopper import block_barrier
 from bayes_dc.rng.device import normals4
-
-# Renamed between the versions of Triton.
-block_barrier = gl.thread_barrier if hasattr(gl, "thread_barrier") else gl.barrier
 
 NOISE_ROWS = gl.constexpr(8)
 """Rows whose normals are made together."""
@@ -89,40 +82,3 @@ def make_normals(
             groups.index(i).store(gl.reshape(z, [NOISE_ROWS, BN]))
         block_barrier()
         mbarrier.arrive(full, count=1)
-
-
-def descriptor(t: Tensor, shape: list[int], block: tuple[int, int]) -> TensorDescriptor:
-    """Tensor map of rows [..., K] seen as [M, K]."""
-    return TensorDescriptor(t, shape, [row_stride(t), 1], list(block), _layout(block, t.dtype))
-
-
-@lru_cache
-def _layout(block: tuple[int, int], dtype: torch.dtype) -> gl.NVMMASharedLayout:
-    """Layout of a block in shared memory."""
-    element = getattr(gl, str(dtype).removeprefix("torch."))
-    return gl.NVMMASharedLayout.get_default_for(list(block), element)
-
-
-def row_stride(t: Tensor) -> int:
-    """Distance of the rows of [..., K], 0 where it is not the same for all of them."""
-    stride, rows = 0, 1
-    for size, step in zip(reversed(t.shape[:-1]), reversed(t.stride()[:-1]), strict=True):
-        if size == 1:
-            continue
-        if rows == 1:
-            stride = step
-        elif step != stride * rows:
-            return 0
-        rows *= size
-    # One row: any distance does that a tensor map takes.
-    return stride if rows > 1 else -(-t.shape[-1] // 16) * 16
-
-
-def by_tma(t: Tensor) -> bool:
-    """Whether a tensor map can describe the rows."""
-    return (
-        (t.stride(-1) == 1 or t.shape[-1] == 1)
-        and t.data_ptr() % 16 == 0
-        and row_stride(t) > 0
-        and row_stride(t) * t.element_size() % 16 == 0
-    )

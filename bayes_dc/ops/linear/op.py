@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from bayes_dc.ops import _grouped
-from bayes_dc.ops._register import keep_signatures, one_by_one
+from bayes_dc.ops._register import compiled_without_gradients, keep_signatures, one_by_one
 
 _Kernels = Callable[[str, Tensor], Callable[..., None]]
 _COORDINATES = "Tensor key, Tensor sample_ids, Tensor pass_ids, int keep, int bits, float scale"
@@ -245,4 +245,7 @@ def linear(
     scale: float,
 ) -> Tensor:
     """Differentiable ``[P, S, R, K]`` → ``[P, S, R, N]``; see ``reference.forward``."""
-    return _Linear.apply(x, w, bias, key, sample_ids, pass_ids, keep, bits, scale)
+    call = _Linear.apply
+    if compiled_without_gradients(x, w, bias):
+        call = torch.ops.bayes_dc.linear
+    return call(x, w, bias, key, sample_ids, pass_ids, keep, bits, scale)

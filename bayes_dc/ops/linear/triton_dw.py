@@ -20,7 +20,9 @@ import triton.language as tl
 from torch import Tensor
 
 from bayes_dc.ops import _launch
-from bayes_dc.ops.linear.triton_fma import load_quad, row_coordinates
+from bayes_dc.ops._coordinates import row_coordinates
+from bayes_dc.ops.linear.triton_fma import load_quad
+from bayes_dc.ops.linear.triton_splits import launch_sum_splits
 from bayes_dc.ops.linear.triton_staged_dw import add_row, sum_rows
 from bayes_dc.rng.device import mask_words
 
@@ -150,22 +152,6 @@ def dropconnect_linear_dw_kernel(
                 tl.store(to + i * stride_ok, value, mask=(n < N) & (k + i < K))
 
 
-@triton.jit(do_not_specialize=["N", "K", "splits", "stride_on", "stride_ok"])
-def sum_splits_kernel(
-    partial_ptr, out_ptr, N, K, splits, stride_on, stride_ok, BLOCK: tl.constexpr
-):
-    """out[n, k] = Σ_z partial[z, n, k], z ascending; partial is contiguous."""
-    index = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
-    size = tl.cast(N, tl.int64) * K
-    inside = index < size
-    total = tl.zeros([BLOCK], partial_ptr.dtype.element_ty)
-    for z in range(splits):
-        total += tl.load(partial_ptr + z * size + index, mask=inside, other=0)
-    n = index // K
-    out = out_ptr + n * stride_on + (index - n * K) * stride_ok
-    tl.store(out, total.to(out_ptr.dtype.element_ty), mask=inside)
-
-
 def launch_dw(
     gy: Tensor,
     x: Tensor,
@@ -230,6 +216,4 @@ def launch_dw(
             maxnreg=(config.registers or None) if staged else None,
         )
         if partial is not None:
-            sum_splits_kernel[(triton.cdiv(N * K, 1024),)](
-                partial, out, N, K, splits, *out.stride(), BLOCK=1024
-            )
+            launch_sum_splits(partial, out)

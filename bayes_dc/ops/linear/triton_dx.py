@@ -16,7 +16,8 @@ import triton.language as tl
 from torch import Tensor
 
 from bayes_dc.ops import _launch
-from bayes_dc.ops.linear.triton_fma import below, dot_if4, load_id, load_quad, row_coordinates
+from bayes_dc.ops._coordinates import row_coordinates
+from bayes_dc.ops.linear.triton_fma import below, dot_if4, load_id, load_quad
 from bayes_dc.rng.device import mask_words
 
 _RUNTIME = (

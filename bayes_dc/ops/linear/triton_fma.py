@@ -226,11 +226,3 @@ def below(index, SIZE, CHECK: tl.constexpr):
         return (index < SIZE).to(tl.int32)
     else:
         return index * 0 + 1
-
-
-@triton.jit
-def row_coordinates(m, S, R):
-    """(pass, sample, row) of flat int32 row ``m`` of a [P, S, R, …] tensor, as int64."""
-    g = m // R
-    p = g // S
-    return p.to(tl.int64), (g - p * S).to(tl.int64), (m - g * R).to(tl.int64)

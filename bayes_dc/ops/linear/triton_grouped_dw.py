@@ -22,6 +22,7 @@ from torch import Tensor
 from bayes_dc.ops import _grouped, _launch
 from bayes_dc.ops.linear import triton_wgmma_dw
 from bayes_dc.ops.linear.triton_mask import group_ids, keep_tile, product, round_tf32
+from bayes_dc.ops.linear.triton_splits import launch_sum_splits
 
 _RUNTIME = (
     *("S", "groups", "chunk", "stride_gn", "stride_xk", "stride_sample", "stride_pass"),
@@ -105,22 +106,6 @@ def grouped_linear_dw_kernel(
     out += n.to(tl.int64)[:, None] * stride_on + k.to(tl.int64)[None, :] * next_out
     values = (acc * SCALE).to(out_ptr.dtype.element_ty)
     tl.store(out, values, mask=(n[:, None] < N) & (k[None, :] < K))
-
-
-@triton.jit(do_not_specialize=["N", "K", "splits", "stride_on", "stride_ok"])
-def sum_group_splits_kernel(
-    partial_ptr, out_ptr, N, K, splits, stride_on, stride_ok, BLOCK: tl.constexpr
-):
-    """out[n, k] = Σ_z partial[z, n, k], z ascending; partial is contiguous."""
-    index = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
-    size = tl.cast(N, tl.int64) * K
-    inside = index < size
-    total = tl.zeros([BLOCK], tl.float32)
-    for z in range(splits):
-        total += tl.load(partial_ptr + z * size + index, mask=inside, other=0)
-    n = index // K
-    out = out_ptr + n * stride_on + (index - n * K) * stride_ok
-    tl.store(out, total.to(out_ptr.dtype.element_ty), mask=inside)
 
 
 @triton.jit(do_not_specialize=["S", "stride_tc"])
@@ -217,15 +202,15 @@ def launch_dw(
             config=chosen,
         )
     else:
-        config = config or _grouped.portable_config("linear_grouped_dw", R, gy.dtype)
+        config = config or _grouped.for_portable_kernel(
+            "linear_grouped_dw", chosen, R, gy.dtype, gy.device
+        )
         _launch_portable(
             gy, x, key, sample_ids, pass_ids, target, keep, bits, scale, config
         )  # fmt: skip
     if partial is not None:
         with _launch.on_device_of(gy):
-            sum_group_splits_kernel[(triton.cdiv(N * K, 1024),)](
-                partial, out, N, K, partial.shape[0], *out.stride(), BLOCK=1024
-            )
+            launch_sum_splits(partial, out)
 
 
 def _launch_portable(

@@ -132,7 +132,9 @@ def launch_dx(
             config=chosen,
         )
         return
-    config = config or _grouped.portable_config("linear_grouped_dx", R, gy.dtype)
+    config = config or _grouped.for_portable_kernel(
+        "linear_grouped_dx", chosen, R, gy.dtype, gy.device
+    )
     grid = (triton.cdiv(K, config.inputs) * triton.cdiv(R, config.rows) * P * S,)
     with _launch.on_device_of(gy):
         grouped_linear_dx_kernel[grid](

@@ -142,7 +142,9 @@ def launch_fwd(
             config=chosen,
         )
         return
-    config = config or _grouped.portable_config("linear_grouped_fwd", R, x.dtype)
+    config = config or _grouped.for_portable_kernel(
+        "linear_grouped_fwd", chosen, R, x.dtype, x.device
+    )
     grid = (triton.cdiv(N, config.outputs) * triton.cdiv(R, config.rows) * P * S,)
     with _launch.on_device_of(x):
         grouped_linear_fwd_kernel[grid](

@@ -69,10 +69,12 @@ def group_ids(g, S, sample_ptr, pass_ptr, stride_sample, stride_pass):
 
 @triton.jit
 def round_tf32(v):
-    """Float32 to the nearest TensorFloat-32; tensor cores would cut its last 13 bits off."""
-    bits = v.to(tl.int32, bitcast=True)
-    finite = (bits & 0x7F800000) != 0x7F800000
-    return (tl.where(finite, bits + 0x1000, bits) & -0x2000).to(tl.float32, bitcast=True)
+    """Float32 to the nearest TensorFloat-32; tensor cores would cut its last 13 bits off.
+
+    The same bits as ``bayes_dc.ops.gaussian.factors.rounded`` gives; NaN would carry into the sign.
+    """
+    bits = (v.to(tl.int32, bitcast=True) + 0x1000) & -0x2000
+    return tl.where(v == v, bits, 0x7FC00000).to(tl.float32, bitcast=True)
 
 
 @triton.jit

@@ -7,7 +7,8 @@ pointers and ids take turns too: the pointers of a row are found by one lane, no
 import triton
 import triton.language as tl
 
-from bayes_dc.ops.linear.triton_fma import fma_if8, load_id, row_coordinates
+from bayes_dc.ops._coordinates import row_coordinates
+from bayes_dc.ops.linear.triton_fma import fma_if8, load_id
 from bayes_dc.ops.linear.triton_stage import (
     barrier,
     commit_copies,

@@ -1,21 +1,15 @@
-"""What the Hopper kernels share: layouts of wgmma, mask words in shared memory, tensor maps.
+"""What the Hopper kernels share: layouts of wgmma, and mask words in shared memory.
 
 wgmma takes its first operand from registers. A thread then holds weights of a few outputs and
 inputs, and needs one or two bits of a word: words are made by all threads, one Philox call each,
 put into shared memory, and read in the layout of the weights.
 """
 
-import torch
-from torch import Tensor
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import mbarrier
-from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
 from bayes_dc.rng.device import mask_words
-
-# Renamed between the versions of Triton.
-block_barrier = gl.thread_barrier if hasattr(gl, "thread_barrier") else gl.barrier
 
 
 @gluon.constexpr_function
@@ -150,40 +144,3 @@ def masked_weights(
     word, _ = gl.broadcast(word, gl.zeros(shape_of(SPREAD), gl.uint32, SPREAD))
     word = gl.convert_layout(gl.reshape(word, w.shape), A, assert_trivial=True) << shift
     return select(w, word, byte + (word * 0).to(gl.int32))
-
-
-def by_tma(t: Tensor) -> bool:
-    """Whether a tensor map can describe ``t``; a zero stride is that of a shared dimension."""
-    size = t.element_size()
-    return (
-        t.stride(-1) == 1
-        and t.data_ptr() % 16 == 0
-        and all(
-            s * size % 16 == 0 for s, n in zip(t.stride()[:-1], t.shape[:-1], strict=True) if n > 1
-        )
-        and (t.stride(-2) > 0 or t.shape[-2] == 1)
-    )
-
-
-def gluon_type(dtype: torch.dtype) -> gl.dtype:
-    """The same type in kernels."""
-    return getattr(gl, str(dtype).removeprefix("torch."))
-
-
-def row_stride(t: Tensor) -> int:
-    """Distance of rows of ``t``; a whole number of 16 bytes where there is one row only."""
-    vector = 16 // t.element_size()
-    return max(t.stride(-2), -(-t.shape[-1] // vector) * vector)
-
-
-def describe(t: Tensor, rows: int, columns: int) -> TensorDescriptor:
-    """Tensor map of ``t`` [P, S, rows, columns] for blocks of one group; see ``by_tma``.
-
-    A dimension with stride 0 becomes one of size 1: tensor maps have no zero strides.
-    """
-    block = [1, 1, rows, columns]
-    layout = gl.NVMMASharedLayout.get_default_for(block, gluon_type(t.dtype))
-    shape = [size if t.stride(d) > 0 else 1 for d, size in enumerate(t.shape)]
-    row = row_stride(t)
-    outer = [t.stride(d) if shape[d] > 1 else row * shape[2] for d in (0, 1)]
-    return TensorDescriptor(t, shape, [*outer, row, 1], block, layout)

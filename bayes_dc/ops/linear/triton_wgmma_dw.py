@@ -28,15 +28,9 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     warpgroup_mma_wait,
 )
 
-from bayes_dc.ops import _grouped, _launch
-from bayes_dc.ops.linear.triton_wgmma import (
-    block_barrier,
-    by_tma,
-    describe,
-    make_words,
-    product_layout,
-    shape_of,
-)
+from bayes_dc.ops import _device, _grouped, _launch
+from bayes_dc.ops._hopper import block_barrier, by_tma, describe
+from bayes_dc.ops.linear.triton_wgmma import make_words, product_layout, shape_of
 
 
 @gluon.jit
@@ -134,7 +128,7 @@ def grouped_dw_kernel(
     """BN × BK weights over one run of ``chunk`` groups; ALONG: r is the last dimension.
 
     ``gy_p`` … ``x_s`` are 0 where all passes or samples share. Groups go in pairs; a second one
-    beyond the end of the run is multiplied by zero rows and not added.
+    beyond the end of the run multiplies what its stage holds, and is not added.
     """
     WARPS: gl.constexpr = gl.num_warps()
     ELEMENT: gl.constexpr = gy_desc.dtype
@@ -239,7 +233,7 @@ def suits(gy: Tensor, x: Tensor, out: Tensor, config: _grouped.GroupedConfig) ->
     if gy.dtype == torch.float32:
         gy, x = gy.transpose(2, 3), x.transpose(2, 3)
     return (
-        _grouped.on_hopper(gy.device)
+        _device.on_hopper(gy.device)
         and _grouped.suits_wgmma_dw(config, gy.dtype)
         and by_tma(gy)
         and by_tma(x)

@@ -28,17 +28,12 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     warpgroup_mma,
     warpgroup_mma_wait,
 )
-from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
-from bayes_dc.ops import _grouped, _launch
+from bayes_dc.ops import _device, _grouped, _launch
+from bayes_dc.ops._hopper import block_barrier, by_tma, describe
 from bayes_dc.ops.linear.triton_wgmma import (
-    block_barrier,
-    by_tma,
-    describe,
-    gluon_type,
     make_words,
     masked_weights,
-    row_stride,
     spread_layout,
     steps_per_chunk,
 )
@@ -236,7 +231,7 @@ def suits(
     if transposed:
         BM, BC = BC, BM
     return (
-        _grouped.on_hopper(rows.device)
+        _device.on_hopper(rows.device)
         and _grouped.suits_wgmma(config.rows, BM, BC, config.warps, config.stages, rows.dtype)
         and by_tma(rows)
         and by_tma(w)
@@ -266,14 +261,12 @@ def launch(
     BR, BM, BC = config.rows, config.outputs, config.inputs
     if transposed:
         BM, BC = BC, BM
-    block = [BC, BM] if transposed else [BM, BC]
-    layout = gl.NVMMASharedLayout.get_default_for(block, gluon_type(w.dtype))
-    w_desc = TensorDescriptor(w, list(w.shape), [row_stride(w), 1], block, layout)
+    block = (BC, BM) if transposed else (BM, BC)
     grid = (triton.cdiv(M, BM) * triton.cdiv(R, BR) * P * S,)
     with _launch.on_device_of(rows):
         masked_gemm_kernel[grid](
             describe(rows, BR, BC),
-            w_desc,
+            describe(w, *block),
             bias if bias is not None else w,
             key,
             sample_ids,

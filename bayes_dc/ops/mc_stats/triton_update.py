@@ -202,9 +202,7 @@ def mc_stats_update_blocks_kernel(
                     p = tl.exp(p - top)
                 sums += tl.where(c < C, p, 0.0)
         total = sum_pairs(sums, 1, STEPS)[:, None]
-        peak = top
-        if SOFTMAX:
-            peak = 1.0 / total
+        peak = 1.0 / total if SOFTMAX else top
         terms = tl.zeros([1, BLOCK], tl.float64)
         keys = tl.full([1, BLOCK], 2147483647, tl.int32)
         for start in range(0, C, BLOCK):
@@ -269,7 +267,7 @@ def launch_update(
 ) -> None:
     """Add the passes of ``y`` to the state; see the module and ``op.update``."""
     B, C = mean.shape
-    if B == 0:
+    if B == 0 or C == 0:  # the entropy of no classes is 0, as the state has it
         return
     layout = row_layout(C)
     kernel, options = mc_stats_update_blocks_kernel, {}

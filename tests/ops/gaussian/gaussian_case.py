@@ -6,11 +6,23 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from harness import KEY, Shape, device_of
+from harness import KEY, Shape, device_of, moved
 from torch import Tensor
 
 from bayes_dc.ops.gaussian import reference
 from bayes_dc.rng import KeepDigits, keep_digits
+
+EPS32 = 2.0**-24
+"""Half a unit in the last place of float32, relative."""
+
+
+def normal_bound(z: torch.Tensor) -> torch.Tensor:
+    """Six half units in the last place of each pair's radius.
+
+    Two of the GPU's square root, two of sine or cosine, one of half the logarithm, one of products.
+    """
+    pairs = torch.nn.functional.pad(z, (0, z.shape[-1] % 2)).unflatten(-1, (-1, 2))
+    return 6 * EPS32 * pairs.norm(dim=-1).repeat_interleave(2, dim=-1)[..., : z.shape[-1]]
 
 
 def launchers(backend: str) -> tuple[Any, Any]:
@@ -27,12 +39,12 @@ def launchers(backend: str) -> tuple[Any, Any]:
 @contextlib.contextmanager
 def tensor_float32(allowed: bool) -> Iterator[None]:
     """Torch's switch for float32 products on tensor cores."""
-    before = torch.backends.cuda.matmul.allow_tf32
-    torch.backends.cuda.matmul.allow_tf32 = allowed
+    matmul = torch.backends.cuda.matmul
+    before, matmul.fp32_precision = matmul.fp32_precision, "tf32" if allowed else "ieee"
     try:
         yield
     finally:
-        torch.backends.cuda.matmul.allow_tf32 = before
+        matmul.fp32_precision = before
 
 
 def poisoned(*size: int, dtype: torch.dtype, device: str) -> Tensor:
@@ -61,18 +73,20 @@ class Case:
     def at(self, device: str) -> tuple[Tensor, Tensor, Tensor]:
         """Key and ids."""
         key = torch.tensor(KEY)
-        return key.to(device), self.sample_ids.to(device), self.pass_ids.to(device)
+        return tuple(moved(t, device) for t in (key, self.sample_ids, self.pass_ids))
 
     def on(self, device: str) -> tuple[Tensor, Tensor, Tensor | None]:
-        """x, w and b on a device."""
-        return self.x.to(device), self.w.to(device), None if self.b is None else self.b.to(device)
+        """x, w and b on a device, with the same strides."""
+        b = None if self.b is None else moved(self.b, device)
+        return moved(self.x, device), moved(self.w, device), b
 
-    def run(self, backend: str, *, config: Any = None) -> Tensor:
-        """Draws of the fused kernel, on the CPU."""
+    def run(self, backend: str, *, config: Any = None, out: Tensor | None = None) -> Tensor:
+        """Draws of the fused kernel, on the CPU; ``out`` gives the strides of the result."""
         device = device_of(backend)
         P, S, R, N, _ = self.shape
         x, w, b = self.on(device)
-        out = poisoned(P, S, R, N, dtype=self.x.dtype, device=device)
+        if out is None:
+            out = poisoned(P, S, R, N, dtype=self.x.dtype, device=device)
         if backend == "cpu":
             from bayes_dc.ops.gaussian import cpu
 

@@ -1,45 +1,29 @@
-"""Which rows a tensor map can describe."""
+"""When the fused Hopper kernel is used; see also tests/ops/test_tensor_maps.py."""
 
 import pytest
 import torch
 
-pytest.importorskip("triton", reason="the launcher imports triton")
+pytest.importorskip("triton.experimental.gluon", reason="the launcher imports Gluon")
 hopper = pytest.importorskip("bayes_dc.ops.gaussian.triton_hopper")
-producers = pytest.importorskip("bayes_dc.ops.gaussian.triton_producers")
-
-
-@pytest.mark.parametrize(
-    ("x", "stride"),
-    [
-        (torch.empty(2, 3, 1, 8), 8),
-        (torch.empty(2, 3, 4, 8), 8),
-        (torch.empty(1, 3, 1, 16)[..., :8], 16),
-        (torch.empty(2, 6, 1, 8)[:, ::2], 16),
-        (torch.empty(2, 6, 1, 8)[:, :3], 0),  # passes are further apart than rows
-        (torch.empty(1, 3, 1, 8).expand(2, 3, 1, 8), 0),
-        (torch.empty(1, 1, 1, 8), 16),  # one row: any distance
-        (torch.empty(6, 8), 8),
-    ],
-)
-def test_distance_of_the_rows(x, stride):
-    assert producers.row_stride(x) == stride
-
-
-@pytest.mark.parametrize(
-    ("x", "fits"),
-    [
-        (torch.empty(6, 8), True),
-        (torch.empty(6, 7), False),  # 28 bytes
-        (torch.empty(6, 8, dtype=torch.bfloat16), True),
-        (torch.empty(6, 12, dtype=torch.bfloat16), False),  # 24 bytes
-        (torch.empty(6, 9)[:, 1:], False),
-        (torch.empty(8, 6).T, False),
-    ],
-)
-def test_alignment(x, fits):
-    assert producers.by_tma(x) == fits
 
 
 def test_not_on_the_cpu():
     x, w = torch.empty(1, 40_000, 1, 8), torch.empty(1024, 8)
     assert not hopper.suits_hopper(x, w, w, torch.empty(1, 40_000, 1, 1024))
+
+
+def test_rows_that_overlap_take_the_other_kernel(monkeypatch):
+    """On such a GPU: windows 8 elements apart are no rows for a tensor map, rows side by side are.
+
+    One row of weights may be cut from wider ones.
+    """
+    monkeypatch.setattr(hopper._device, "on_hopper", lambda device: True)
+    gpu = hopper._device.Gpu((9, 0), 132, 227 << 10)
+    monkeypatch.setattr(hopper._device, "gpu", lambda device: gpu)
+    w, out = torch.empty(1024, 64), torch.empty(1, 20_000, 1, 1024)
+    plain = torch.empty(1, 20_000, 1, 64)
+    windows = torch.empty(20_000 * 8 + 56).unfold(0, 64, 8)[None, :, None]
+    assert windows.shape == plain.shape
+    assert hopper.suits_hopper(plain, w, w, out)
+    assert not hopper.suits_hopper(windows, w, w, out)
+    assert not hopper.suits_hopper(plain, torch.empty(1023 * 8 + 64).unfold(0, 64, 8), w, out)

@@ -1,9 +1,12 @@
 """Masks shared by rows, on tensor cores: the reference's bits, for any shape and strides."""
 
+import importlib
+
 import pytest
 import torch
 from harness import (
     GROUPED,
+    KEY,
     Case,
     Shape,
     assert_bitwise_equal,
@@ -126,19 +129,60 @@ def test_every_tile_of_the_hopper_weight_gradient_gives_equal_bits(tile, dtype):
             check(case, "grouped-cuda", only="dw", splits=splits, config=config)
 
 
-def test_the_hopper_kernels_take_aligned_tensors():
-    """Zero strides over passes or samples, 16 bytes otherwise; the rest goes the portable way."""
-    pytest.importorskip("triton.experimental.gluon", reason="needs Gluon")
-    from bayes_dc.ops.linear.triton_wgmma import by_tma
+@pytest.mark.parametrize("backend", GROUPED)
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=shape_id)
+def test_overlapping_rows_and_a_single_row_of_wider_weights(dtype, backend):
+    """Windows 8 elements apart, which no tensor map describes; one output cut from [4, 100]."""
+    shape = Shape(1, 1, 20, 1, 64)
+    case = make_case(shape, dtype=dtype, integers=True)
+    line = make_case(Shape(1, 1, 1, 1, 19 * 8 + 64), dtype=dtype, integers=True).x
+    case.x = line.view(-1).unfold(0, 64, 8)[None, None]
+    wide = torch.zeros(4, 100, dtype=dtype)
+    wide[:1, :64] = case.w
+    case.w = wide[:1, :64]
+    assert case.x.shape[2:] == (20, 64)
+    check(case, backend)
 
-    rows = torch.zeros(2, 3, 4, 64, dtype=torch.bfloat16)
-    shared = rows[:1].expand(5, 3, 4, 64)
-    for t in (rows, shared, rows.transpose(0, 1), rows[..., 8:24], rows[..., :10]):
-        assert by_tma(t)
-    for t in (rows[..., ::2], rows[..., 1:], rows[:, :, :1].expand(2, 3, 4, 64)):
-        assert not by_tma(t)
-    assert not by_tma(torch.zeros(2, 3, 4, 10, dtype=torch.bfloat16))
-    assert by_tma(torch.zeros(10, 64)[:1, :10])
+
+@pytest.mark.parametrize("name", ["fwd", "dx", "dw"])
+@pytest.mark.parametrize("hopper", [False, True])
+def test_which_configuration_the_portable_kernels_get(name, hopper, monkeypatch):
+    """A tuned or explicit one; on Hopper, tiles of the Hopper kernel make way for portable ones."""
+    pytest.importorskip("triton.experimental.gluon", reason="needs Gluon")
+    module = importlib.import_module(f"bayes_dc.ops.linear.triton_grouped_{name}")
+    launched = []
+
+    class Kernel:
+        def __getitem__(self, grid):
+            return lambda *_, **constants: launched.append(constants)
+
+    monkeypatch.setattr(module, f"grouped_linear_{name}_kernel", Kernel())
+    monkeypatch.setattr(_grouped._device, "on_hopper", lambda device: hopper)
+    monkeypatch.setattr(_grouped, "INTERPRETED", False)
+    case = make_case(Shape(1, 2, 40, 65, 63), dtype=torch.bfloat16)  # rows of no whole 16 bytes
+    at = (torch.tensor(KEY), case.sample_ids, case.pass_ids)
+    operands = {
+        "fwd": (case.x, case.w, None, *at, torch.empty_like(case.gy)),
+        "dx": (case.gy, case.w, *at, torch.empty_like(case.x)),
+        "dw": (case.gy, case.x, *at, torch.empty_like(case.w)),
+    }
+    options = {"keep": 1, "bits": 1, "scale": 1.0}
+
+    def launch(**more):
+        getattr(module, f"launch_{name}")(*operands[name], **options, **more)
+        got = launched.pop()
+        return GroupedConfig(*(got[k] for k in ("BR", "BN", "BK", "num_warps", "num_stages")))
+
+    portable = _grouped.portable_config(f"linear_grouped_{name}", 40, torch.bfloat16)
+    assert launch() == portable
+    small = GroupedConfig(16, 32, 48, 2, 5)
+    for_hopper = GroupedConfig(64, 64, 64, 4, 3)
+    tuned = [small]
+    monkeypatch.setattr(_grouped._tuned, "lookup", lambda *args, **sizes: tuned[0]._asdict())
+    assert launch() == small
+    assert launch(config=for_hopper) == for_hopper
+    tuned[0] = for_hopper
+    assert launch() == (portable if hopper else for_hopper)
 
 
 @pytest.mark.parametrize("backend", GROUPED)
@@ -258,7 +302,7 @@ def test_the_operators_launch_what_the_rows_ask_for():
 @pytest.mark.parametrize(("N", "K"), [(10, 1024), (1024, 784), (64, 65)])
 def test_default_configurations_fit_the_hopper_kernels(N, K, R, dtype, monkeypatch):
     """A default that does not fit would run the portable kernels, slowly and unseen."""
-    monkeypatch.setattr(_grouped, "on_hopper", lambda device: True)
+    monkeypatch.setattr(_grouped._device, "on_hopper", lambda device: True)
     monkeypatch.setattr(_grouped, "INTERPRETED", False)
     cpu = torch.device("cpu")
     fwd = _grouped.fwd_config(100, R, N, K, dtype, cpu)

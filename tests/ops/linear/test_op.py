@@ -1,5 +1,8 @@
 """The operator as torch sees it, and the public function's arguments."""
 
+import contextlib
+from functools import partial
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -66,6 +69,17 @@ def test_compiled_equals_eager(device, dynamic):
     got = torch.autograd.grad(compiled(x, w, b), (x, w, b))
     for a, e in zip(got, eager, strict=True):
         torch.testing.assert_close(a, e)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("how", ["no_grad", "inference_mode", "frozen"])
+def test_compiled_without_gradients(device, how):
+    """A compiler that traces a call which needs no gradient gets the same bits."""
+    x, w, b = (t.detach() for t in inputs(device, torch.float32))
+    compiled = torch.compile(partial(dropconnect_linear, key=KEY), fullgraph=True)
+    context = {"no_grad": torch.no_grad, "inference_mode": torch.inference_mode}
+    with context.get(how, contextlib.nullcontext)():
+        assert torch.equal(compiled(x, w, b), dropconnect_linear(x, w, b, key=KEY))
 
 
 def test_export_keeps_the_operator():

@@ -13,7 +13,7 @@ TYPES = {"fp32": "*fp32", "bf16": "*bf16", "fp16": "*fp16", "fp64": "*fp64"}
 
 
 def compiled(kernel, constants, warps, outputs, folder):
-    """PTX, and what cuobjdump says of the resources, for sm_90."""
+    """TTIR and PTX, and what cuobjdump says of the resources, for sm_90."""
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
 
@@ -37,7 +37,14 @@ def compiled(kernel, constants, warps, outputs, folder):
     path.write_bytes(result.asm["cubin"])
     tool = Path(triton.__file__).parent / "backends/nvidia/bin/cuobjdump"
     usage = subprocess.run([tool, "-res-usage", path], capture_output=True, text=True, check=True)
-    return result.asm["ptx"], usage.stdout
+    return result.asm["ttir"], result.asm["ptx"], usage.stdout
+
+
+def assert_inputs_are_widened(ttir):
+    """Multiples of B, of which six need more than 32 bits sooner than B, are made in int64."""
+    uses = [line for line in ttir.splitlines() if re.search(r"%B\b(?!:)", line)]
+    assert uses
+    assert all("arith.extsi %B : i32 to i64" in line for line in uses), uses
 
 
 @pytest.mark.parametrize("outputs", TYPES)
@@ -55,7 +62,8 @@ def test_update(link, classes, outputs, tmp_path):
         constants["PASSES"] = triton_update.passes_of_tile(layout, 100)
     else:
         kernel = triton_update.mc_stats_update_blocks_kernel
-    ptx, usage = compiled(kernel, constants, layout.warps, outputs, tmp_path)
+    ttir, ptx, usage = compiled(kernel, constants, layout.warps, outputs, tmp_path)
+    assert_inputs_are_widened(ttir)
     assert ".f64" in ptx
     assert "atom." not in ptx
     if classes == 10 and softmax:
@@ -73,13 +81,14 @@ def test_summary(classes, tmp_path):
         "TILE_STEPS": triton_summary.tile_steps(layout),
         "GROUP_STEPS": triton_summary.GROUP_STEPS,
     }
-    ptx, usage = compiled(
+    ttir, ptx, usage = compiled(
         triton_summary.mc_stats_summary_kernel,
         constants,
         triton_summary.warps_of(layout),
         "fp64",
         tmp_path,
     )
+    assert_inputs_are_widened(ttir)
     assert "atom." not in ptx
     if classes == 10:
         assert int(re.search(r"STACK:(\d+)", usage).group(1)) == 0
