@@ -244,7 +244,9 @@ def test_empty_dimensions(shape, backend):
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_two_runs_give_equal_bits(backend):
     """Real inputs, no atomics: the second run repeats the first."""
-    case = make_case(Shape(2, 19, 1, 70, 50))
+    case = make_case(
+        Shape(2, 3, 1, 40, 20) if backend == "interpreter" else Shape(2, 19, 1, 70, 50)
+    )
     first, second = case.run(backend), case.run(backend)
     for name in first:
         assert_bitwise_equal(second[name], first[name], name)

@@ -87,7 +87,7 @@ def test_integer_inputs_of_several_tiles_are_exact(shape, dtype):
 @pytest.mark.parametrize("p", [0.25, 0.1, 0.9])
 def test_every_drop_probability_is_exact(p, backend):
     """Many binary digits."""
-    shape = Shape(2, 2, 20, 40, 24) if "inter" in backend else BIG[0]
+    shape = Shape(1, 2, 18, 33, 12) if "inter" in backend else BIG[0]
     check(make_case(shape, p, torch.bfloat16, integers=True), backend)
 
 
@@ -197,7 +197,7 @@ def test_split_weight_gradient_is_exact(splits, backend):
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=shape_id)
 def test_strided_and_expanded_inputs(dtype, backend):
     """Column slices, transposed weights, inputs shared by passes or samples: read in place."""
-    shape = Shape(3, 2, 20, 40, 48)
+    shape = Shape(2, 2, 17, 33, 24) if "inter" in backend else Shape(3, 2, 20, 40, 48)
     plain = make_case(shape, dtype=dtype, integers=True)
     P, S, R, N, K = shape
     wide = torch.zeros(P, S, R, 2 * K, dtype=dtype)
@@ -254,7 +254,7 @@ def test_error_is_within_twice_the_eager_error(dtype, backend):
 @pytest.mark.parametrize("backend", GROUPED)
 def test_two_runs_give_equal_bits(backend):
     """Real inputs, no atomics."""
-    case = make_case(Shape(2, 3, 20, 70, 48))
+    case = make_case(Shape(2, 2, 17, 33, 24) if "inter" in backend else Shape(2, 3, 20, 70, 48))
     first, second = case.run(backend, splits=2), case.run(backend, splits=2)
     for name in first:
         assert_bitwise_equal(second[name], first[name], name)
