@@ -16,11 +16,16 @@ SEED = 0
 
 
 def gaussian(shape: Shape, device: str) -> Iterator[Case]:
-    """Forward, and with backward."""
+    """Forward, and with backward; on a GPU the forward also in a graph, without the host."""
     for dtype in shape.dtypes:
         x, w, gy = tensors(shape, device, dtype)
-        yield from cases(DENSE, whole(dense_calls(x, w, gy)), shape, dtype, p=0.0)
-        yield from cases(OURS, function_calls(our_layer(x), x, w, gy), shape, dtype)
+        dense, ours = whole(dense_calls(x, w, gy)), function_calls(our_layer(x), x, w, gy)
+        yield from cases(DENSE, dense, shape, dtype, p=0.0)
+        yield from cases(OURS, ours, shape, dtype)
+        if device == "cuda":
+            for name, calls, p in ((DENSE, dense, 0.0), (OURS, ours, 0.5)):
+                forward = {"fwd": calls["fwd"]}
+                yield from cases(name, forward, shape, dtype, p, timing="graph")
         eager = function_calls(baselines.two_products, x, w, gy)
         yield from cases(EAGER, eager, shape, dtype)
         if shape.compiled:
@@ -53,9 +58,11 @@ def whole(calls: Calls) -> Calls:
     return {op: calls[op] for op in ("fwd", ALL)}
 
 
-def cases(name: str, calls: Calls, shape: Shape, dtype: str, p: float = 0.5) -> Iterator[Case]:
+def cases(
+    name: str, calls: Calls, shape: Shape, dtype: str, p: float = 0.5, timing: str = "events"
+) -> Iterator[Case]:
     """One case for each operation; work is that of one product."""
     sizes = Sizes(shape.M, shape.N, shape.K, 1)
     for op, call in calls.items():
         work = shape.M * shape.N * shape.K * (3 if op == ALL else 1)
-        yield Case("gaussian", op, name, sizes, dtype, call, work, DENSE, p)
+        yield Case("gaussian", op, name, sizes, dtype, call, work, DENSE, p, timing)
