@@ -174,19 +174,25 @@ class _Linear(torch.autograd.Function):
         sums = torch.float64 if x.dtype == torch.float64 else torch.float32
         # float16 has not the range of squares
         kind = torch.bfloat16 if x.dtype == torch.float16 else x.dtype
-        x2, w2 = x.to(kind).square(), w.to(kind).square()
+        x2, w2 = x.to(kind).square(), (var_scale * w.to(sums).square()).to(kind)
         g_mean = gy.sum(dim=0, keepdim=True) if x.shape[0] != gy.shape[0] else gy
-        g_var = _dvar(gy, var_scale * torch.matmul(x2, w2.T).to(sums), *at).to(kind)
+        g_var = _dvar(gy, torch.matmul(x2, w2.T).to(sums), *at).to(kind)
         dx = dw = None
         if needs[0]:
-            through_var = 2 * var_scale * x.to(sums) * torch.matmul(g_var, w2).to(sums)
-            dx = (mean_scale * torch.matmul(g_mean, w).to(sums) + through_var).to(x.dtype)
+            dx = _scaled(torch.matmul(g_mean, w).to(sums), mean_scale)
+            dx = dx.addcmul(x.to(sums), torch.matmul(g_var, w2).to(sums), value=2).to(x.dtype)
         if needs[1]:
             flat_mean, flat_var = (g.flatten(0, 2).T for g in (g_mean, g_var))
-            through_var = 2 * var_scale * w.to(sums) * (flat_var @ x2.flatten(0, 2)).to(sums)
-            dw = (mean_scale * (flat_mean @ x.flatten(0, 2)).to(sums) + through_var).to(w.dtype)
+            through_var = (flat_var @ x2.flatten(0, 2)).to(sums)
+            dw = _scaled((flat_mean @ x.flatten(0, 2)).to(sums), mean_scale)
+            dw = dw.addcmul(w.to(sums), through_var, value=2 * var_scale).to(w.dtype)
         db = gy.sum(dim=(0, 1, 2)) if ctx.has_bias and needs[2] else None
         return dx, dw, db, *[None] * 6
+
+
+def _scaled(t: Tensor, factor: float) -> Tensor:
+    """``factor · t``; the mean's factor is 1 for inverted scaling, and a pass over memory."""
+    return t if factor == 1.0 else factor * t
 
 
 class _DrawDvar(torch.autograd.Function):
