@@ -12,9 +12,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Skip, with the reason, what this machine or this process cannot run."""
     no_gpu = pytest.mark.skip(reason="needs a CUDA device")
     no_interpreter = pytest.mark.skip(reason="needs TRITON_INTERPRET=1: run `make interpreter`")
+    not_here = pytest.mark.skip(reason="the interpreter's process runs nothing on a GPU")
     compiled = pytest.mark.skip(reason="the interpreter replaces the compiler in this process")
     for item in items:
-        if item.get_closest_marker("gpu") and (INTERPRETED or not torch.cuda.is_available()):
+        if item.get_closest_marker("gpu") and INTERPRETED:
+            item.add_marker(not_here)
+        elif item.get_closest_marker("gpu") and not torch.cuda.is_available():
             item.add_marker(no_gpu)
         if item.get_closest_marker("interpreter") and not INTERPRETED:
             item.add_marker(no_interpreter)

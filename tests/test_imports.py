@@ -44,7 +44,7 @@ OP_PARTS = {
         *("_coordinates", "_device", "_grouped", "_hopper", "_launch", "_tuned"),
     },
     "triton_fma": set(),
-    "triton_stage": set(),
+    "triton_stage": {"triton_fma"},
     "triton_staged_fwd": {"triton_fma", "triton_stage", "rng"},
     "triton_staged_dw": {"triton_fma", "triton_stage", "_coordinates", "rng"},
     "triton_splits": set(),

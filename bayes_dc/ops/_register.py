@@ -27,6 +27,29 @@ def one_by_one(op: Any) -> Callable[..., tuple[Tensor, int]]:
     return rule
 
 
+def register(
+    library: torch.library.Library,
+    name: str,
+    cpu: Callable[..., Tensor],
+    cuda: Callable[..., Tensor],
+    fake: Callable[..., Tensor],
+) -> None:
+    """Give a defined operator its implementations, its shape function and a vmap rule.
+
+    Args:
+        library: Where the operator is defined.
+        name: Its name in ``bayes_dc::``.
+        cpu: Implementation for CPU tensors.
+        cuda: Implementation for CUDA tensors.
+        fake: An empty result of the right shape and type.
+    """
+    library.impl(name, cpu, "CPU")
+    library.impl(name, cuda, "CUDA")
+    torch.library.register_fake(f"bayes_dc::{name}", fake, lib=library)
+    rule = one_by_one(getattr(torch.ops.bayes_dc, name))
+    torch.library.register_vmap(f"bayes_dc::{name}", rule, lib=library)
+
+
 def keep_signatures(*functions: Any) -> None:
     """Note the signature of each function's forward, which autograd asks for in every call.
 

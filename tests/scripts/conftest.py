@@ -1,5 +1,6 @@
-"""A checkpoint of a small network that knows the digits, and scripts/mc_predict.py as a module."""
+"""A checkpoint of a small network that knows the digits, and the scripts as modules."""
 
+import importlib.resources
 import importlib.util
 import sys
 from pathlib import Path
@@ -86,3 +87,23 @@ def predict(mc_predict, checkpoint, tmp_path):
         return mc_predict.main([*arguments, *options]), tmp_path / out
 
     return run
+
+
+@pytest.fixture
+def tune(monkeypatch, tmp_path):
+    """The script as a module, writing into an empty folder."""
+    spec = importlib.util.spec_from_file_location("tune", SCRIPT.with_name("tune.py"))
+    module = importlib.util.module_from_spec(spec)
+    monkeypatch.setitem(sys.modules, "tune", module)
+    spec.loader.exec_module(module)
+    monkeypatch.setattr(module, "FOLDER", tmp_path)
+    monkeypatch.setattr(importlib.resources, "files", lambda _: tmp_path)
+    return module
+
+
+@pytest.fixture
+def _tf32():
+    """Put the switch back that the script turns on."""
+    before = torch.get_float32_matmul_precision()
+    yield
+    torch.set_float32_matmul_precision(before)

@@ -65,6 +65,26 @@ def _moments(
 
 
 @compiled
+def _row_normals(
+    z: Any,
+    parts: Any,
+    words: Any,
+    key: Any,
+    row: int,
+    R: int,
+    n0: int,
+    count: int,
+    samples: Any,
+    passes: Any,
+) -> None:
+    """Normals of the outputs n0 … n0 + count − 1 of a row, into z."""
+    group = row // R
+    sample, step = samples[group % samples.size], passes[group // samples.size]
+    quads = (count + 3) // 4
+    fill_normals(z, parts, words, key, row - group * R, n0 // 4, sample, step, quads)
+
+
+@compiled
 def linear(
     counter: int,
     task_rows: int,
@@ -80,7 +100,7 @@ def linear(
     R: int,
 ) -> None:
     """Draws [P · S · R, N] from x [P' · S · R, K], P' = 1 or P; w [cdiv(N, 32), K, 32]; bias."""
-    moments, N, S = x.shape[0], out.shape[1], samples.size
+    moments, N = x.shape[0], out.shape[1]
     splits = (N + BLOCK - 1) // BLOCK
     tasks = (moments + task_rows - 1) // task_rows * splits
     mean = np.empty((_WORDS, TASK_ROWS, OUTPUTS), x.dtype)
@@ -105,18 +125,7 @@ def linear(
                     mean[j, i, n] = mean[j, i, n] * mean_scale + bias[at + n]
                     var[j, i, n] = np.sqrt(var[j, i, n] * var_scale)
             for row in range(first + i, out.shape[0], moments):
-                group = row // R
-                fill_normals(
-                    z,
-                    parts,
-                    words,
-                    key,
-                    row - group * R,
-                    n0 // 4,
-                    samples[group % S],
-                    passes[group // S],
-                    (count + 3) // 4,
-                )
+                _row_normals(z, parts, words, key, row, R, n0, count, samples, passes)
                 for j in range(used):
                     at = n0 + j * OUTPUTS
                     for n in range(min(OUTPUTS, N - at)):
@@ -137,7 +146,7 @@ def draw(
     R: int,
 ) -> None:
     """Draws [P · S · R, N] from mean and var [P' · S · R, N], P' = 1 or P."""
-    moments, N, S = mean.shape[0], out.shape[1], samples.size
+    moments, N = mean.shape[0], out.shape[1]
     tasks = (moments + task_rows - 1) // task_rows
     z = np.empty(BLOCK, np.float32)
     parts = np.empty((4, QUADS), np.float32)
@@ -148,20 +157,9 @@ def draw(
             break
         for i in range(task * task_rows, min((task + 1) * task_rows, moments)):
             for row in range(i, out.shape[0], moments):
-                group = row // R
                 for n0 in range(0, N, BLOCK):
                     count = min(BLOCK, N - n0)
-                    fill_normals(
-                        z,
-                        parts,
-                        words,
-                        key,
-                        row - group * R,
-                        n0 // 4,
-                        samples[group % S],
-                        passes[group // S],
-                        (count + 3) // 4,
-                    )
+                    _row_normals(z, parts, words, key, row, R, n0, count, samples, passes)
                     for n in range(count):
                         value = var[i, n0 + n]
                         sigma = np.sqrt(zero if value < zero else value)
@@ -182,7 +180,7 @@ def draw_dvar(
     R: int,
 ) -> None:
     """Gradients [P' · S · R, N]: Σ gy z / (2 σ) over passes that share a moment, 0 where σ is 0."""
-    moments, N, S = var.shape[0], out.shape[1], samples.size
+    moments, N = var.shape[0], out.shape[1]
     tasks = (moments + task_rows - 1) // task_rows
     z = np.empty(BLOCK, np.float32)
     parts = np.empty((4, QUADS), np.float32)
@@ -194,20 +192,9 @@ def draw_dvar(
         for i in range(task * task_rows, min((task + 1) * task_rows, moments)):
             out[i] = 0
             for row in range(i, gy.shape[0], moments):
-                group = row // R
                 for n0 in range(0, N, BLOCK):
                     count = min(BLOCK, N - n0)
-                    fill_normals(
-                        z,
-                        parts,
-                        words,
-                        key,
-                        row - group * R,
-                        n0 // 4,
-                        samples[group % S],
-                        passes[group // S],
-                        (count + 3) // 4,
-                    )
+                    _row_normals(z, parts, words, key, row, R, n0, count, samples, passes)
                     for n in range(count):
                         out[i, n0 + n] += gy[row, n0 + n] * z[n]
             for n in range(N):

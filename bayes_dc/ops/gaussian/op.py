@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from bayes_dc.ops import _device
-from bayes_dc.ops._register import compiled_without_gradients, keep_signatures, one_by_one
+from bayes_dc.ops._register import compiled_without_gradients, keep_signatures, register
 from bayes_dc.ops.gaussian.factors import moment_factors
 from bayes_dc.ops.gaussian.factors import rounded as _rounded
 from bayes_dc.ops.gaussian.factors import squares as _squares
@@ -138,17 +138,9 @@ def _dvar_fake(gy: Tensor, var: Tensor, *_: Any) -> Tensor:
     return var.new_empty(var.shape)
 
 
-for _name, _on_cpu, _on_cuda, _fake in (
-    ("gaussian_linear", _linear_cpu, _linear_cuda, _linear_fake),
-    ("gaussian_draw", _draw_by(_cpu), _draw_by(_triton), _draw_fake),
-    ("gaussian_draw_dvar", _dvar_by(_cpu), _dvar_by(_triton), _dvar_fake),
-):
-    _LIBRARY.impl(_name, _on_cpu, "CPU")
-    _LIBRARY.impl(_name, _on_cuda, "CUDA")
-    torch.library.register_fake(f"bayes_dc::{_name}", _fake, lib=_LIBRARY)
-    torch.library.register_vmap(
-        f"bayes_dc::{_name}", one_by_one(getattr(torch.ops.bayes_dc, _name)), lib=_LIBRARY
-    )
+register(_LIBRARY, "gaussian_linear", _linear_cpu, _linear_cuda, _linear_fake)
+register(_LIBRARY, "gaussian_draw", _draw_by(_cpu), _draw_by(_triton), _draw_fake)
+register(_LIBRARY, "gaussian_draw_dvar", _dvar_by(_cpu), _dvar_by(_triton), _dvar_fake)
 
 
 class _Linear(torch.autograd.Function):

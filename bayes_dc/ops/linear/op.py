@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from bayes_dc.ops import _grouped
-from bayes_dc.ops._register import compiled_without_gradients, keep_signatures, one_by_one
+from bayes_dc.ops._register import compiled_without_gradients, keep_signatures, register
 
 _Kernels = Callable[[str, Tensor], Callable[..., None]]
 _COORDINATES = "Tensor key, Tensor sample_ids, Tensor pass_ids, int keep, int bits, float scale"
@@ -132,17 +132,9 @@ def _dw_fake(gy: Tensor, x: Tensor, *_: Any) -> Tensor:
     return gy.new_empty((gy.shape[3], x.shape[3]))
 
 
-for _name, _on_cpu, _on_cuda, _fake in (
-    ("linear", _linear_by(_cpu), _linear_by(_triton), _linear_fake),
-    ("linear_dx", _dx_by(_cpu), _dx_by(_triton), _dx_fake),
-    ("linear_dw", _dw_cpu, _dw_triton, _dw_fake),
-):
-    _LIBRARY.impl(_name, _on_cpu, "CPU")
-    _LIBRARY.impl(_name, _on_cuda, "CUDA")
-    torch.library.register_fake(f"bayes_dc::{_name}", _fake, lib=_LIBRARY)
-    torch.library.register_vmap(
-        f"bayes_dc::{_name}", one_by_one(getattr(torch.ops.bayes_dc, _name)), lib=_LIBRARY
-    )
+register(_LIBRARY, "linear", _linear_by(_cpu), _linear_by(_triton), _linear_fake)
+register(_LIBRARY, "linear_dx", _dx_by(_cpu), _dx_by(_triton), _dx_fake)
+register(_LIBRARY, "linear_dw", _dw_cpu, _dw_triton, _dw_fake)
 
 
 class _Linear(torch.autograd.Function):

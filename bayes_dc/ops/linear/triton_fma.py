@@ -80,14 +80,22 @@ def dot_if4(a, word, bit, x0, x1, x2, x3, w0, w1, w2, w3, PTX: tl.constexpr):
         return a
 
 
+@triton.constexpr_function
+def _load(space, rest):
+    return "{ .reg .b32 a, b; .reg .b16 c, d, e, f; ld." + space + rest + " }"
+
+
 @triton.jit
-def _ptx_vector4(p):
-    """Four consecutive elements at 4-element-aligned ``p``, as float32."""
-    ELEMENT: tl.constexpr = p.dtype.element_ty
+def read_four(p, ELEMENT: tl.constexpr, SPACE: tl.constexpr):
+    """Four consecutive elements of type ELEMENT at the aligned ``p``, as float32.
+
+    SPACE is "shared", where ``p`` is an int32, or "global.nc", where it is a pointer.
+    """
+    OPERANDS: tl.constexpr = ",r" if SPACE == "shared" else ",l"
     if ELEMENT == tl.float32:
-        v0, v1, v2, v3 = tl.inline_asm_elementwise(
-            "ld.global.nc.v4.f32 {$0, $1, $2, $3}, [$4];",
-            "=f,=f,=f,=f,l",
+        return tl.inline_asm_elementwise(
+            _load(SPACE, ".v4.f32 {$0, $1, $2, $3}, [$4];"),
+            "=f,=f,=f,=f" + OPERANDS,
             [p],
             dtype=(tl.float32, tl.float32, tl.float32, tl.float32),
             is_pure=True,
@@ -95,32 +103,37 @@ def _ptx_vector4(p):
         )
     elif ELEMENT == tl.bfloat16:
         v0, v1, v2, v3 = tl.inline_asm_elementwise(
-            """{ .reg .b32 a, b; ld.global.nc.v2.b32 {a, b}, [$4];
-            shl.b32 $0, a, 16; and.b32 $1, a, 0xffff0000;
-            shl.b32 $2, b, 16; and.b32 $3, b, 0xffff0000; }""",
-            "=r,=r,=r,=r,l",
+            _load(
+                SPACE,
+                """.v2.b32 {a, b}, [$4]; shl.b32 $0, a, 16; and.b32 $1, a, 0xffff0000;
+                shl.b32 $2, b, 16; and.b32 $3, b, 0xffff0000;""",
+            ),
+            "=r,=r,=r,=r" + OPERANDS,
             [p],
             dtype=(tl.int32, tl.int32, tl.int32, tl.int32),
             is_pure=True,
             pack=1,
         )
-        v0 = v0.to(tl.float32, bitcast=True)
-        v1 = v1.to(tl.float32, bitcast=True)
-        v2 = v2.to(tl.float32, bitcast=True)
-        v3 = v3.to(tl.float32, bitcast=True)
+        return (
+            v0.to(tl.float32, bitcast=True),
+            v1.to(tl.float32, bitcast=True),
+            v2.to(tl.float32, bitcast=True),
+            v3.to(tl.float32, bitcast=True),
+        )
     else:
         tl.static_assert(ELEMENT == tl.float16)
-        v0, v1, v2, v3 = tl.inline_asm_elementwise(
-            """{ .reg .b32 a, b; .reg .b16 c, d, e, f; ld.global.nc.v2.b32 {a, b}, [$4];
-            mov.b32 {c, d}, a; mov.b32 {e, f}, b;
-            cvt.f32.f16 $0, c; cvt.f32.f16 $1, d; cvt.f32.f16 $2, e; cvt.f32.f16 $3, f; }""",
-            "=f,=f,=f,=f,l",
+        return tl.inline_asm_elementwise(
+            _load(
+                SPACE,
+                """.v2.b32 {a, b}, [$4]; mov.b32 {c, d}, a; mov.b32 {e, f}, b;
+                cvt.f32.f16 $0, c; cvt.f32.f16 $1, d; cvt.f32.f16 $2, e; cvt.f32.f16 $3, f;""",
+            ),
+            "=f,=f,=f,=f" + OPERANDS,
             [p],
             dtype=(tl.float32, tl.float32, tl.float32, tl.float32),
             is_pure=True,
             pack=1,
         )
-    return v0, v1, v2, v3
 
 
 @triton.jit
@@ -182,7 +195,7 @@ def load_quad(
     """
     stride = tl.cast(stride, tl.int64)
     if PTX and VECTOR:
-        return _ptx_vector4(tl.where(valid != 0, p, safe))
+        return read_four(tl.where(valid != 0, p, safe), p.dtype.element_ty, "global.nc")
     elif PTX:
         return (
             _ptx_scalar(p, (index < SIZE).to(tl.int32) & valid),

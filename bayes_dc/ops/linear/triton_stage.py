@@ -13,6 +13,8 @@ unrolled into one block, where a read could sink below the write.
 import triton
 import triton.language as tl
 
+from bayes_dc.ops.linear.triton_fma import read_four
+
 
 @triton.constexpr_function
 def _declaration(size):
@@ -145,43 +147,7 @@ def wait_copies(address, WARPS: tl.constexpr):
 @triton.jit
 def read_quad(address, ELEMENT: tl.constexpr):
     """Four elements of type ELEMENT, as float32."""
-    if ELEMENT == tl.float32:
-        v0, v1, v2, v3 = tl.inline_asm_elementwise(
-            "ld.shared.v4.f32 {$0, $1, $2, $3}, [$4];",
-            "=f,=f,=f,=f,r",
-            [address],
-            dtype=(tl.float32, tl.float32, tl.float32, tl.float32),
-            is_pure=True,
-            pack=1,
-        )
-    elif ELEMENT == tl.bfloat16:
-        v0, v1, v2, v3 = tl.inline_asm_elementwise(
-            """{ .reg .b32 a, b; ld.shared.v2.b32 {a, b}, [$4];
-            shl.b32 $0, a, 16; and.b32 $1, a, 0xffff0000;
-            shl.b32 $2, b, 16; and.b32 $3, b, 0xffff0000; }""",
-            "=r,=r,=r,=r,r",
-            [address],
-            dtype=(tl.int32, tl.int32, tl.int32, tl.int32),
-            is_pure=True,
-            pack=1,
-        )
-        v0 = v0.to(tl.float32, bitcast=True)
-        v1 = v1.to(tl.float32, bitcast=True)
-        v2 = v2.to(tl.float32, bitcast=True)
-        v3 = v3.to(tl.float32, bitcast=True)
-    else:
-        tl.static_assert(ELEMENT == tl.float16)
-        v0, v1, v2, v3 = tl.inline_asm_elementwise(
-            """{ .reg .b32 a, b; .reg .b16 c, d, e, f; ld.shared.v2.b32 {a, b}, [$4];
-            mov.b32 {c, d}, a; mov.b32 {e, f}, b;
-            cvt.f32.f16 $0, c; cvt.f32.f16 $1, d; cvt.f32.f16 $2, e; cvt.f32.f16 $3, f; }""",
-            "=f,=f,=f,=f,r",
-            [address],
-            dtype=(tl.float32, tl.float32, tl.float32, tl.float32),
-            is_pure=True,
-            pack=1,
-        )
-    return v0, v1, v2, v3
+    return read_four(address, ELEMENT, "shared")
 
 
 @triton.jit
