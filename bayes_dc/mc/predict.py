@@ -111,8 +111,8 @@ def predict_with_uncertainty(
     Determinism:
         Masks depend on (seed, layer number, sample id, pass) only, so an input's result does not
         depend on batch size, order or chunking as far as the model's other layers are row-wise
-        exact (DropConnect layers are; vendor matrix products may round differently with the batch
-        size). Repeats bit for bit.
+        exact (DropConnect layers are, on a GPU those with a mask for every row; tensor cores and
+        vendor matrix products may round differently with the batch size). Repeats bit for bit.
 
     Source:
         Gal & Ghahramani 2016, *Dropout as a Bayesian approximation*; Wan et al. 2013.
