@@ -24,6 +24,8 @@ configs:
   - {dtype: float32, M: 128, N: 1024, K: 1024, config: {rows: 1, warps: 1}}
   - {dtype: float32, M: 8192, N: 1024, K: 1024, config: {rows: 2, warps: 4}}
   - {dtype: float32, M: 8192, N: 16, K: 1024, config: {rows: 4}}
+  - {dtype: float32, M: 2048, N: 1024, K: 1024, config: {rows: 8, warps: 1}}
+  - {dtype: float32, M: 8, N: 1, K: 1, config: {rows: 16}}
   - {dtype: bfloat16, M: 128, N: 64, K: 64, config: {rows: 8}}
   linear_grouped_dw:
   - {dtype: float16, G: 4, R: 16, N: 64, K: 64, config: {rows: 16, stages: 3}}
@@ -68,23 +70,27 @@ def fwd(M, N, K, dtype=torch.float32, device=CUDA):
     ("shape", "config"),
     [
         ((128, 1024, 1024), {"rows": 1, "warps": 1}),  # the very shape
-        ((900, 1024, 1024), {"rows": 1, "warps": 1}),
-        ((1024, 1024, 1024), {"rows": 1, "warps": 1}),  # halfway: the first
-        ((1100, 1024, 1024), {"rows": 2, "warps": 4}),  # by difference 128 would be nearer
-        ((10**9, 900, 1100), {"rows": 2, "warps": 4}),
+        ((500, 1024, 1024), {"rows": 1, "warps": 1}),
+        ((512, 1024, 1024), {"rows": 1, "warps": 1}),  # halfway: the first
+        ((600, 1024, 1024), {"rows": 8, "warps": 1}),  # by difference 128 would be nearer
+        ((4 * 8192, 900, 1100), {"rows": 2, "warps": 4}),
+        ((4 * 8192 + 1, 1024, 1024), None),
         ((8192, 10, 1024), {"rows": 4}),
-        ((0, 0, 0), {"rows": 1, "warps": 1}),
+        ((8192, 3, 1024), None),
+        ((2, 1, 1), {"rows": 16}),
+        ((2, 0, 0), {"rows": 16}),  # nothing counts as one
+        ((0, 0, 0), None),
     ],
 )
 def test_the_nearest_shape_is_found(shape, config):
-    """Nearest in the logarithms of the sizes."""
+    """Nearest in the logarithms of the sizes, none of which is more than four times off."""
     assert fwd(*shape) == config
 
 
 @pytest.mark.usefixtures("gpu")
 def test_each_operator_and_type_has_its_own():
-    assert fwd(8192, 16, 1024, torch.bfloat16) == {"rows": 8}
-    sizes = {"K": 1, "N": 1, "R": 1, "G": 1}  # in any order
+    assert fwd(128, 64, 64, torch.bfloat16) == {"rows": 8}
+    sizes = {"K": 64, "N": 32, "R": 8, "G": 1}  # in any order
     found = _tuned.lookup("linear_grouped_dw", CUDA, torch.float16, **sizes)
     assert found == {"rows": 16, "stages": 3}
 

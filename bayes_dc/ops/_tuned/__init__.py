@@ -1,9 +1,9 @@
 """Launch configurations measured on known GPUs: data, chosen offline by scripts/tune.py.
 
 A file is named after its GPU, in lower case with dashes ("NVIDIA H200" → nvidia-h200.yaml); see
-``format``. Nothing is measured at run time. A configuration changes speed only, so that of the
-nearest shape will do; where there is none, the launchers have defaults of their own. Files are read
-at the first launch on a GPU, not at import.
+``format``. Nothing is measured at run time. A configuration changes speed only, so that of a near
+shape will do; where there is none, the launchers have defaults of their own. Files are read at the
+first launch on a GPU, not at import.
 """
 
 import contextlib
@@ -21,6 +21,9 @@ __all__ = ["file_name", "ignored", "load", "lookup"]
 
 _ignored = False
 
+_NEAR = 4
+"""Factor by which each size may differ from the measured one: best tiles change with the shape."""
+
 _OPERATOR = "Launch configurations are known for {known}, not for {op!r}: look one of those up."
 _SIZES = "{op} is looked up by the sizes {expected}, got {got}."
 
@@ -30,7 +33,8 @@ def lookup(
 ) -> dict[str, int] | None:
     """Return the launch configuration measured for the nearest shape.
 
-    Nearest is the least Σ (log size − log measured size)², the first of equals.
+    Nearest is the least Σ (log size − log measured size)², the first of equals, among shapes no
+    size of which is more than four times larger or smaller than the one asked for.
 
     Args:
         op: Operator, a key of ``format.OPS``.
@@ -40,7 +44,7 @@ def lookup(
 
     Returns:
         The configuration by field, a new dictionary; None if the device is None or not a CUDA GPU,
-        if its file has nothing for ``op`` and ``dtype``, and inside ``ignored``.
+        if its file has nothing near for ``op`` and ``dtype``, and inside ``ignored``.
 
     Raises:
         ValueError: If ``op`` is unknown, if ``sizes`` are not those of the operator, or if the
@@ -110,14 +114,18 @@ def _nearest(
         raise ValueError(_SIZES.format(op=op, expected=expected, got=got))
     tuned = _of_device(index)
     entries = tuned.configs.get(op, []) if tuned is not None else []
-    entries = [entry for entry in entries if entry.dtype == dtype]
-    if not entries:
-        return None
+    near = [e for e in entries if e.dtype == dtype and max(_ratios(e, wanted)) <= _NEAR]
 
     def distance(entry: Entry) -> float:
-        return sum(math.log(max(1, n) / entry.sizes[name]) ** 2 for name, n in wanted.items())
+        return sum(math.log(ratio) ** 2 for ratio in _ratios(entry, wanted))
 
-    return min(entries, key=distance).config
+    return min(near, key=distance).config if near else None
+
+
+def _ratios(entry: Entry, wanted: dict[str, int]) -> list[float]:
+    """By what factor, at least 1, each size of ``entry`` differs from the wanted one."""
+    pairs = [(max(1, n), entry.sizes[name]) for name, n in wanted.items()]
+    return [max(a / b, b / a) for a, b in pairs]
 
 
 @lru_cache(maxsize=64)
