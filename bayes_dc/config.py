@@ -28,8 +28,12 @@ _ALSO_CALLED = {
     "dropconnect": "p",
     "dataset": "data",
     "learning_rate": "lr",
+    "augmentation": "augment",
+    "exclude": "select",
+    "layers": "select",
     "num_epochs": "epochs",
     "out": "output_dir",
+    "pretrained": "init_from",
     "samples": "passes",
     "wd": "weight_decay",
 }
@@ -68,7 +72,9 @@ class Config(Settings):
 
     Attributes:
         output_dir: Folder of checkpoints and metrics; ``~`` is the home folder.
-        seed: Chooses initial weights, order of the samples and masks.
+        seed: Chooses initial weights, order and changes of the samples, and masks.
+        init_from: Checkpoint, or output folder of a run, whose weights training starts from; null
+            for random ones. The network must be the same, its DropConnect need not be.
         model: The network.
         data: The data set.
         train: Training.
@@ -77,6 +83,7 @@ class Config(Settings):
 
     output_dir: PathText
     seed: int = Field(default=0, ge=0, lt=2**64)
+    init_from: PathText | None = None
     model: ModelConfig = ModelConfig()
     data: DataConfig
     train: TrainConfig = TrainConfig()

@@ -28,6 +28,18 @@ GAUSSIAN_SCOPE = (
 )
 """Text of the error for a scope that cannot be matched by its moments."""
 
+CONV_SCOPE = (
+    "A convolution has scope='sample' (a mask for every image) or 'pass'; got scope={got!r}. Its "
+    "positions share the weights of an image, so no row has its own mask. Set scope='sample'."
+)
+"""Text of the error for a scope that convolutions do not have."""
+
+CONV_SAMPLER = (
+    "A convolution has sampler='bernoulli' only; got sampler={got!r}. The Gaussian sampler draws "
+    "every output on its own, and the positions of an image share a mask, so they are correlated."
+)
+"""Text of the error for a sampler that convolutions do not have."""
+
 Link = Literal["softmax", "identity"]
 """What turns a model's output into class probabilities."""
 

@@ -52,6 +52,26 @@ def loop(step: Function) -> Function:
     return run
 
 
+def grouped_convolution(x: Tensor, w: Tensor, stride: int = 1) -> Tensor:
+    """A mask for every image of x [B, C, H, W], from a copy of w [N, C, k, k] for each.
+
+    One convolution in B groups, padded by k // 2.
+    """
+    B, N, k = len(x), *w.shape[::3]
+    copies = F.dropout(w.expand(B, *w.shape), 0.5, training=True)
+    y = F.conv2d(x.reshape(1, -1, *x.shape[2:]), copies.flatten(0, 1), None, stride, k // 2, 1, B)
+    return y.view(B, N, *y.shape[2:])
+
+
+def unfolded_convolution(x: Tensor, w: Tensor, stride: int = 1) -> Tensor:
+    """The same by products of the copies with the patches of each image."""
+    B, N, k = len(x), *w.shape[::3]
+    copies = F.dropout(w.flatten(1).expand(B, -1, -1), 0.5, training=True)
+    patches = F.unfold(x, k, padding=k // 2, stride=stride)
+    size = ((n + 2 * (k // 2) - k) // stride + 1 for n in x.shape[2:])
+    return torch.bmm(copies, patches).view(B, N, *size)
+
+
 def two_products(x: Tensor, w: Tensor) -> Tensor:
     """Moment-matched draws: mean x Wᵀ, variance (x²)(W²)ᵀ at p = 0.5; y [M, N]."""
     mean, variance = F.linear(x, w), F.linear(x * x, w * w)

@@ -12,6 +12,7 @@ from statistics import NormalDist
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 import bayes_dc
@@ -51,6 +52,32 @@ def linear_is_exact(device: str, dtype: str, rows: int, p: float) -> None:
     want = exact_products(x, w, gy, mask)
     what = f"p = {p}, {rows} rows for each mask, {dtype}"
     compare(f"bayes_dc, {what}", (y, dx, dw), want)
+
+
+def conv_is_exact(device: str, dtype: str, C: int, N: int, stride: int) -> None:
+    """Forward, dx and dw of ``dropconnect_conv2d``, 3 × 3, on 5 images of 8 × 6 pixels."""
+    B, H, W, K = 5, 8, 6, 9 * C
+    at = {"kernel_size": 3, "padding": 1, "stride": stride}
+    size = (-(-H // stride), -(-W // stride))
+    x, w, gy = integers((B, C, H, W), (N, C, 3, 3), (B, N, *size))
+    mask = exact_masks(B, N, K, 0.5)
+    dtype_here = torch_dtype(dtype)
+    moved_x, moved_w = (t.to(device, dtype_here).requires_grad_() for t in (x, w))
+    key = bayes_dc.MaskKey(SEED)
+    y = bayes_dc.dropconnect_conv2d(
+        moved_x, moved_w, padding=1, stride=stride, p=0.5, key=key, scale="none"
+    )
+    dx, dw = torch.autograd.grad(y, (moved_x, moved_w), gy.to(device, dtype_here))
+    # unfold orders weights by (c, tap), the masks by (tap, c).
+    patches = F.unfold(x, **at).view(B, C, 9, -1).permute(0, 3, 2, 1).flatten(2)
+    want = exact_products(patches, w.flatten(2).transpose(1, 2).flatten(1), gy.flatten(2).mT, mask)
+    wanted_dx = want[1].view(B, -1, 9, C).permute(0, 3, 2, 1).flatten(1, 2)
+    want = (
+        want[0].mT.reshape(y.shape),
+        F.fold(wanted_dx, (H, W), **at),
+        want[2].view(N, 9, C).mT.reshape(w.shape),
+    )
+    compare(f"bayes_dc, convolution {C} → {N}, stride {stride}, {dtype}", (y, dx, dw), want)
 
 
 def exact_products(x: Tensor, w: Tensor, gy: Tensor, mask: Tensor) -> tuple[Tensor, ...]:
@@ -105,6 +132,11 @@ def moments_are_right(draw: Function, device: str, what: str, draws: int = DRAWS
 def groups_as_rows(function: Function) -> Function:
     """A function of x [G, R, K] with a mask for each group as one of rows [G, K]."""
     return lambda x, w: function(x[:, None].expand(-1, 2, -1).contiguous(), w)[:, 0]
+
+
+def pixels_as_rows(function: Function) -> Function:
+    """A convolution with a mask for each image as a function of rows [B, K], images of a pixel."""
+    return lambda x, w: function(x[:, :, None, None], w[:, :, None, None])[:, :, 0, 0]
 
 
 def same_prediction(found: Any, want: Any, passes: int, what: str) -> None:

@@ -9,7 +9,16 @@ from typing import Any, NamedTuple
 import torch
 import yaml
 
-from benchmarks import baselines, gates, gaussian, predict, row_masks, shared_masks
+from benchmarks import (
+    baselines,
+    conv,
+    gates,
+    gaussian,
+    predict,
+    row_masks,
+    shared_masks,
+    training,
+)
 from benchmarks.cases import Case
 
 SHAPES = Path(__file__).with_name("shapes.yaml")
@@ -87,6 +96,8 @@ GROUPS = {
     "gaussian": Group(row_masks.Shape, gaussian.gaussian, check_gaussian),
     "predict": Group(predict.Shape, predict.predict, predict.check),
     "memory": Group(row_masks.Shape, row_masks.memory, partial(check_exact, "memory")),
+    "conv": Group(conv.Shape, conv.conv, conv.check),
+    "train": Group(training.Shape, training.train, training.check),
 }
 
 Shapes = dict[str, list[Any]]

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from benchmarks import baselines, gaussian, predict, row_masks, shared_masks
+from benchmarks import baselines, conv, gaussian, predict, row_masks, shared_masks, training
 from benchmarks.cases import ALL, DENSE, OURS
 from benchmarks.records import Row
 
@@ -13,7 +13,7 @@ Times = dict[tuple[tuple[object, ...], str, str], float]
 def ratios(rows: list[Row]) -> list[str]:
     """One line for each shape and what ours is compared with."""
     # At p = 0.5 where there are several; the dense product has p = 0.
-    chosen = [row for row in rows if row.p in (0.0, 0.5)]
+    chosen = [row for row in rows if row.p in (0.0, 0.5) or row.group == "train"]
     times: Times = {(r.shape, r.op, r.implementation): r.ms_p50 for r in chosen}
     shapes = {row.shape: row for row in chosen}  # one row of each shape, in order
     lines: list[str] = []
@@ -97,6 +97,22 @@ def _predict(row: Row, times: Times) -> Iterator[str]:
                 yield f"{_shape(row)}: {name} takes {ratio}"
 
 
+def _conv(row: Row, times: Times) -> Iterator[str]:
+    yield from _times_as_fast(row, times, (conv.GROUPED, conv.UNFOLDED))
+    yield from _share(row, times, DENSE, OURS, "the convolution without masks")
+
+
+def _train(row: Row, times: Times) -> Iterator[str]:
+    plain = times.get((row.shape, "step", training.PLAIN))
+    for name in (training.CONVOLUTIONS, training.RECIPE):
+        ours = times.get((row.shape, "step", name))
+        if ours and plain:
+            yield (
+                f"{_shape(row)}: {name}, a step takes {ours / plain:.3g} times the plain one "
+                f"({plain:.3g} ms)"
+            )
+
+
 def _memory(rows: list[Row]) -> Iterator[str]:
     """Peaks beside the size of what must be there, and beside the formula of the copies of W."""
     for row in rows:
@@ -127,11 +143,15 @@ _COMPARISONS = {
     "gaussian": _gaussian,
     "predict": _predict,
     "memory": _nothing,
+    "conv": _conv,
+    "train": _train,
 }
 
 
 def _shape(row: Row) -> str:
     if row.group == "predict":
         return f"predict, {row.M} passes × inputs, {row.dtype}"
+    if row.group == "train":
+        return f"train, {row.M} images, {row.dtype}"
     shared = f" R={row.R}" if row.R > 1 else ""
     return f"{row.group} {row.M}×{row.N}×{row.K}{shared} {row.dtype}"

@@ -26,6 +26,8 @@ _LIMITS = {
     "gaussian": "moment-matched draws; limit: the product without masks",
     "predict": "a network 784-1024-1024-10, M = T·B; limit: the same rows without masks",
     "memory": "forward and backward of a large layer; limit: {rows}",
+    "conv": "a mask for every image, M = B · positions; limit: the convolution without masks",
+    "train": "a step of training, M images, K multiply-adds each forward; limit: the plain network",
 }
 _ROWS_LIMIT = {
     "cuda": "1.5 instructions for each multiply-add",

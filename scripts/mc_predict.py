@@ -32,7 +32,15 @@ from tqdm import tqdm
 
 from bayes_dc import Prediction, predict_with_uncertainty
 from bayes_dc.config import PredictConfig
-from bayes_dc.datasets import DataConfig, DatasetError, DatasetName, Settings, Split, load_dataset
+from bayes_dc.datasets import (
+    DataConfig,
+    DatasetError,
+    DatasetName,
+    Settings,
+    Split,
+    load_dataset,
+    load_test_split,
+)
 from bayes_dc.datasets.images import FolderSplit, read_image
 from bayes_dc.datasets.split import to_float
 from bayes_dc.report import (
@@ -144,28 +152,33 @@ def load_split(arguments: argparse.Namespace, meta: CheckpointMeta) -> Inputs:
         settings = DataConfig(name=name, root=trained_on.root, image_size=size)
     if arguments.data_root is not None:
         settings = settings.model_copy(update={"root": arguments.data_root})
-    bundle = load_dataset(settings, meta.normalisation)
-    if len(bundle.class_names) != len(meta.class_names):
+    if arguments.split == "test":  # the files of the others need not be there
+        split = load_test_split(settings, meta.normalisation)
+    else:
+        bundle = load_dataset(settings, meta.normalisation)
+        found = bundle.train if arguments.split == "train" else bundle.validation
+        if found is None:
+            raise UsageError(
+                f"--split validation: {name} has no validation split (validation_fraction is 0 in "
+                "the configuration of the checkpoint, or --data names another set). Use --split "
+                "test."
+            )
+        split = found
+    if len(split.class_names) != len(meta.class_names):
         raise UsageError(
-            f"{name} has {len(bundle.class_names)} classes; checkpoint {arguments.checkpoint} was "
+            f"{name} has {len(split.class_names)} classes; checkpoint {arguments.checkpoint} was "
             f"trained for {len(meta.class_names)}. Use the data set it was trained on "
             f"({trained_on.name}), or pass the files with --images."
         )
-    if bundle.input_shape != meta.input_shape:
+    shape = tuple(split.batch(torch.arange(1), torch.device("cpu")).shape[1:])
+    if shape != meta.input_shape:
         raise UsageError(
-            f"{name} has inputs of shape {list(bundle.input_shape)}; checkpoint "
+            f"{name} has inputs of shape {list(shape)}; checkpoint "
             f"{arguments.checkpoint} was trained on {list(meta.input_shape)}. Use the data set it "
             f"was trained on ({trained_on.name}), or pass the files with --images."
         )
-    splits = {"train": bundle.train, "validation": bundle.validation, "test": bundle.test}
-    split = splits[arguments.split]
-    if split is None:
-        raise UsageError(
-            f"--split validation: {name} has no validation split (validation_fraction is 0 in the "
-            "configuration of the checkpoint, or --data names another set). Use --split test."
-        )
     count = min(len(split), arguments.limit or len(split))
-    same_classes = bundle.class_names == meta.class_names
+    same_classes = split.class_names == meta.class_names
     return Inputs(
         ids=_names(split, count),
         labels=split.labels[:count] if same_classes else None,
@@ -180,7 +193,7 @@ def load_split(arguments: argparse.Namespace, meta: CheckpointMeta) -> Inputs:
         notes=()
         if same_classes
         else (
-            f"The classes of {name} ({', '.join(bundle.class_names)}) are not those of the network "
+            f"The classes of {name} ({', '.join(split.class_names)}) are not those of the network "
             f"({', '.join(meta.class_names)}): labels are not used.",
         ),
     )

@@ -28,6 +28,7 @@ from bayes_dc.train import (
     fit,
     load_model,
     resolve_device,
+    start_from,
 )
 
 
@@ -69,6 +70,8 @@ def train(config: Config, *, resume: bool, overwrite: bool) -> None:
         input_shape=data.input_shape,
         normalisation=data.normalisation,
     )
+    if config.init_from is not None and not (resume and run.has_checkpoint()):
+        start_from(os.path.expanduser(config.init_from), model, meta)
     fit(
         model,
         data,

@@ -40,13 +40,19 @@ def test_every_data_set_has_a_shipped_configuration():
     names = {load_config(path).data.name for path in CONFIGS}
     assert names == {
         *("digits", "mnist", "fashion_mnist", "kmnist"),
-        *("cifar10", "cifar100", "svhn", "imagefolder"),
+        *("cifar10", "cifar100", "svhn", "imagefolder", "npz"),
     }
 
 
 def test_defaults_are_the_documented_ones(tmp_path):
     config = read(tmp_path)
-    assert (config.seed, config.model.p, config.model.scope) == (0, 0.5, "row")
+    assert (config.seed, config.model.p, config.model.scope) == (0, 0.5, None)
+    assert (config.model.name, config.model.hidden) == ("mlp", (800, 800))
+    assert (config.init_from, config.model.select, config.train.augment.is_on) == (
+        None,
+        None,
+        False,
+    )
     assert (config.train.amp, config.train.device, config.predict.passes) == ("none", "auto", 100)
 
 
@@ -116,6 +122,39 @@ VALUES = [
     (
         "model: {scope: rows}",
         "model.scope: must be 'row', 'sample' or 'pass'; got 'rows': did you mean row?",
+    ),
+    (
+        "model: {name: resnet}",
+        "model.name: must be 'mlp', 'lenet5', 'cnn', 'resnet18', 'resnet20' or 'vgg16_bn'; got "
+        "'resnet': did you mean resnet20?",
+    ),
+    (
+        "model: {name: cnn, hidden: [8]}",
+        "model: hidden is read by mlp only; name is cnn: remove it",
+    ),
+    (
+        "model: {hidden: null}",
+        "model: mlp needs hidden, the widths of its hidden layers, e.g. [800, 800]",
+    ),
+    ("model: {dropout: 1}", "model.dropout: must be less than 1; got 1"),
+    ("model: {select: '*'}", "model.select: must be a list, e.g. [800, 800]; got '*'"),
+    (
+        "model: {select: []}",
+        "model: select names no pattern: write null for all layers, or p: 0 for none",
+    ),
+    (
+        "model: {select: [a, '!']}",
+        "model: select: write names of layers, such as layer4, *.conv2 or !conv1; got '!'",
+    ),
+    ("init_from: 3", "init_from: must be text; got 3"),
+    ("train: {label_smoothing: 1}", "train.label_smoothing: must be less than 1; got 1"),
+    ("train: {channels_last: yes}", "train.channels_last: must be true or false; got 'yes'"),
+    ("train: {augment: {shift: -1}}", "train.augment.shift: must be greater than or equal to 0"),
+    ("train: {augment: flip}", "train.augment: must be a section with keys of its own"),
+    ("train: {augment: {flips: true}}", "the nearest valid key is train.augment.flip"),
+    (
+        "train: {optimizer: {decay: weight}}",
+        "train.optimizer.decay: must be 'all' or 'weights'; got 'weight': did you mean weights?",
     ),
     ("model:", "model: must be a section with keys of its own; got null"),
     ("train: {epochs: 2.5}", "train.epochs: must be a whole number; got 2.5"),

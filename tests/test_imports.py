@@ -32,29 +32,38 @@ ALLOWED = {
 # Inside an op: part → what it may import of the same op, of ops, and of rng.
 OP_PARTS = {
     "__init__": {"api", "op"},
-    "api": {"op", "reference", "rng", "gaussian"},
-    "op": {"cpu", "triton", "factors", "_device", "_grouped", "_launch", "_register"},
-    "reference": {"rng"},
-    "cpu": {"_cpu", "factors", "_threads"},
-    "_cpu": {"_cpu", "rng"},
+    "api": {"op", "reference", "rng", "gaussian", "_arguments"},
+    "op": {"cpu", "triton", "factors", "_conv", "_device", "_grouped", "_launch", "_register"},
+    "reference": {"rng", "linear.reference"},
+    "cpu": {"_cpu", "factors", "rng", "_threads"},
+    "_cpu": {"_cpu", "rng", "_cpu_emit", "_cpu_interleave", "_threads"},
     "triton": {
-        *("triton_fma", "triton_rows", "triton_noise", "triton_producers", "triton_mask"),
+        *("triton_fma", "triton_rows", "triton_noise", "triton_producers"),
         *("triton_wgmma_gemm", "triton_wgmma_dw", "triton_staged_fwd", "triton_staged_dw"),
-        *("triton_splits", "factors", "rng"),
-        *("_coordinates", "_device", "_grouped", "_hopper", "_launch", "_tuned"),
+        *("triton_hopper_gemm", "triton_hopper_dw", "triton_direct", "triton_patches"),
+        *("factors", "rng", "_splits", "_tiles"),
+        *("_conv", "_coordinates", "_device", "_grouped", "_hopper", "_launch", "_tuned"),
     },
     "triton_fma": set(),
     "triton_stage": {"triton_fma"},
     "triton_staged_fwd": {"triton_fma", "triton_stage", "rng"},
     "triton_staged_dw": {"triton_fma", "triton_stage", "_coordinates", "rng"},
-    "triton_splits": set(),
     "triton_rows": set(),
     "triton_noise": {"rng"},
     "triton_producers": {"_hopper", "rng"},
-    "triton_mask": {"rng"},
-    "triton_wgmma": {"rng"},
-    "triton_wgmma_gemm": {"triton_wgmma", "_device", "_grouped", "_hopper", "_launch"},
-    "triton_wgmma_dw": {"triton_wgmma", "_device", "_grouped", "_hopper", "_launch"},
+    "triton_patches": {"_tiles"},
+    "triton_direct": {"triton_patches", "_conv", "_launch", "_tiles", "rng"},
+    "triton_wgmma_gemm": {"_wgmma", "_device", "_grouped", "_hopper", "_launch"},
+    "triton_wgmma_dw": {"_wgmma", "_device", "_grouped", "_hopper", "_launch"},
+    "triton_hopper_walk": {"_wgmma"},
+    "triton_hopper_kernel": {"triton_hopper_walk", "_hopper", "_wgmma"},
+    "triton_hopper_gemm": {"triton_hopper_kernel", "_device", "_hopper", "_launch"},
+    "triton_hopper_kept": {"_wgmma"},
+    "triton_hopper_dw_steps": {"_hopper", "_wgmma"},
+    "triton_hopper_dw_kernel": {"triton_hopper_dw_steps", "triton_hopper_kept", "_hopper"},
+    "triton_hopper_dw": {
+        *("triton_hopper_dw_kernel", "triton_hopper_dw_steps", "_device", "_hopper", "_launch"),
+    },
     "factors": set(),
 }
 
@@ -137,7 +146,7 @@ def test_imports_inside_an_op_go_one_way(path):
 def may_import_triton(path):
     if path.parent.parent.name == "ops":
         return path.stem.startswith("triton_")
-    shared = ("_coordinates", "_hopper", "_launch")
+    shared = ("_coordinates", "_hopper", "_launch", "_splits", "_tiles", "_wgmma")
     return ids(path) in {"rng/device.py", *(f"ops/{name}.py" for name in shared)}
 
 

@@ -5,6 +5,9 @@ import torch
 from bayes_dc.datasets.settings import DataConfig
 from bayes_dc.datasets.split import DatasetBundle, DatasetError, Normalisation, Split
 
+_ONE_FILE_EACH = ("mnist", "fashion_mnist", "kmnist", "svhn")
+"""Sets whose test split is in files of its own."""
+
 
 def load_dataset(settings: DataConfig, normalisation: Normalisation | None = None) -> DatasetBundle:
     """Load a data set and set its validation samples aside.
@@ -49,6 +52,30 @@ def load_dataset(settings: DataConfig, normalisation: Normalisation | None = Non
     )
 
 
+def load_test_split(settings: DataConfig, normalisation: Normalisation | None = None) -> Split:
+    """Load the test split alone.
+
+    The training files of MNIST, its look-alikes and SVHN need not be there.
+
+    Args:
+        settings: Section ``data`` of a configuration.
+        normalisation: As for ``load_dataset``.
+
+    Returns:
+        ``load_dataset(settings, normalisation).test``.
+
+    Raises:
+        DatasetError: As ``load_dataset``.
+    """
+    if settings.name not in _ONE_FILE_EACH:
+        return load_dataset(settings, normalisation).test
+    from bayes_dc.datasets import vision
+
+    used = _constants(settings, vision.FAMILIES[settings.name].standard, normalisation)
+    (test,) = vision.load(settings.name, settings.root, settings.download, used, (False,))
+    return test
+
+
 def _load_splits(
     settings: DataConfig, wanted: Normalisation | None
 ) -> tuple[Split, Split, Normalisation]:
@@ -69,10 +96,17 @@ def _load_splits(
             )
         used = _constants(settings, images.STANDARD, wanted)
         return *images.load(settings.root, settings.image_size, used), used
+    if settings.name == "npz":
+        from bayes_dc.datasets import npz
+
+        train, test, used = npz.load(settings.root, settings.scaling, wanted)
+        _check_channels(settings, train.images.shape[1], used)
+        return train, test, used
     from bayes_dc.datasets import vision
 
     used = _constants(settings, vision.FAMILIES[settings.name].standard, wanted)
-    return *vision.load(settings.name, settings.root, settings.download, used), used
+    train, test = vision.load(settings.name, settings.root, settings.download, used)
+    return train, test, used
 
 
 def _constants(
@@ -86,10 +120,15 @@ def _constants(
             if settings.scaling == "standard"
             else Normalisation((0.0,) * channels, (1.0,) * channels)
         )
-    if len(wanted.mean) != channels or len(wanted.std) != channels:
+    _check_channels(settings, channels, wanted)
+    return wanted
+
+
+def _check_channels(settings: DataConfig, channels: int, wanted: Normalisation) -> None:
+    """Refuse constants of another number of channels."""
+    if len(wanted.mean) != channels:
         raise DatasetError(
             f"{settings.name} has images of {channels} channel(s); the network was trained on "
             f"images of {len(wanted.mean)}. Use a data set of that kind, or pass the files with "
             "--images."
         )
-    return wanted

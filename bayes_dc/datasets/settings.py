@@ -5,7 +5,15 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
 DatasetName = Literal[
-    "digits", "mnist", "fashion_mnist", "kmnist", "cifar10", "cifar100", "svhn", "imagefolder"
+    "digits",
+    "mnist",
+    "fashion_mnist",
+    "kmnist",
+    "cifar10",
+    "cifar100",
+    "svhn",
+    "imagefolder",
+    "npz",
 ]
 """Data sets that can be named in a configuration."""
 
@@ -36,7 +44,7 @@ class DataConfig(Settings):
 
     Attributes:
         name: Data set.
-        root: Folder of the data files; ``digits`` needs none.
+        root: Folder of the data files; ``digits`` needs none, for ``npz`` the file itself.
         download: Fetch missing files (torchvision's sources). Without it nothing touches the
             network.
         validation_fraction: Share of the training set that is set aside for validation, 0 … 1

@@ -131,9 +131,23 @@ def _channel_constants(normalisation: Normalisation, device: torch.device) -> tu
     return (1 / (255 * std)).to(device, torch.float32), (mean / std).to(device, torch.float32)
 
 
+def room_bytes(device: torch.device) -> float:
+    """Memory that a split may take on a device: half of what is free there.
+
+    Args:
+        device: Where the split is wanted.
+
+    Returns:
+        Bytes; infinite where the split is already.
+    """
+    return torch.cuda.mem_get_info(device)[0] / 2 if device.type == "cuda" else inf
+
+
 @dataclass(frozen=True, eq=False)
 class ArraySplit:
     """A split held in memory as uint8; the first batch for a device copies all of it there once.
+
+    Where it takes more than half of the device's free memory, every batch is copied instead.
 
     Attributes:
         images: uint8 ``[n, C, H, W]`` on the CPU.
@@ -151,7 +165,9 @@ class ArraySplit:
     class_names: tuple[str, ...]
     normalisation: Normalisation
     where: str
-    _resident: dict[torch.device, Tensor] = field(default_factory=dict, init=False, repr=False)
+    _resident: dict[torch.device, Tensor | None] = field(
+        default_factory=dict, init=False, repr=False
+    )
 
     def __post_init__(self) -> None:
         check_labels(self.labels, self.class_names, self.where)
@@ -160,7 +176,7 @@ class ArraySplit:
         return len(self.labels)
 
     def batch(self, indices: Tensor, device: torch.device) -> Tensor:
-        """Return samples as normalised floats; indexing happens on the device.
+        """Return samples as normalised floats; indexing happens where the images are.
 
         Args:
             indices: int64 ``[b]`` on any device.
@@ -170,8 +186,13 @@ class ArraySplit:
             float32 ``[b, C, H, W]`` on ``device``.
         """
         if device not in self._resident:
-            self._resident[device] = self.images.to(device)
-        pixels = self._resident[device].index_select(0, indices.to(device, non_blocking=True))
+            fits = self.images.nbytes <= room_bytes(device)
+            self._resident[device] = self.images.to(device) if fits else None
+        images = self._resident[device]
+        if images is None:
+            pixels = self.images.index_select(0, indices.cpu()).to(device)
+        else:
+            pixels = images.index_select(0, indices.to(device, non_blocking=True))
         return to_float(pixels, self.normalisation)
 
     def image(self, index: int) -> np.ndarray:

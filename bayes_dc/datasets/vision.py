@@ -21,6 +21,7 @@ from bayes_dc.datasets.files import KnownFile, downloading, require, unpack_arch
 from bayes_dc.datasets.split import ArraySplit, DatasetError, Normalisation
 
 _DIGITS = tuple("0123456789")
+_STEMS = {True: "train", False: "t10k"}
 
 
 class Family(NamedTuple):
@@ -28,7 +29,7 @@ class Family(NamedTuple):
 
     Attributes:
         cls: torchvision's class.
-        ready: Checks (and unpacks) the files in a root folder; raises DatasetError.
+        ready: Checks (and unpacks) the files of splits in a root folder; raises DatasetError.
         read: Returns pixels (uint8 ``[n, C, H, W]``), labels and class names of the training or
             test split.
         folder: Folder of the files under the root.
@@ -36,15 +37,23 @@ class Family(NamedTuple):
     """
 
     cls: Any
-    ready: Callable[[str, Any, Path], None]
+    ready: Callable[[str, Any, Path, tuple[bool, ...]], None]
     read: Callable[[Any, Path, bool], tuple[Tensor, Tensor, tuple[str, ...]]]
     folder: str
     standard: Normalisation
 
 
+BOTH = (True, False)
+"""Training and test split."""
+
+
 def load(
-    name: str, root: str, download: bool, normalisation: Normalisation
-) -> tuple[ArraySplit, ArraySplit]:
+    name: str,
+    root: str,
+    download: bool,
+    normalisation: Normalisation,
+    parts: tuple[bool, ...] = BOTH,
+) -> list[ArraySplit]:
     """Return the training and the test split of a torchvision data set.
 
     Args:
@@ -52,9 +61,11 @@ def load(
         root: Folder that holds the data sets.
         download: Fetch missing or damaged files.
         normalisation: Constants of the float batches.
+        parts: Which splits: True for training, False for test. The files of others need not be
+            there where each split has its own.
 
     Returns:
-        The two official splits.
+        The official splits, in the order of ``parts``.
 
     Raises:
         DatasetError: If a file is missing, damaged or of another data set.
@@ -63,15 +74,14 @@ def load(
     base = Path(os.path.expanduser(root))  # an unknown ~name stays as it is
     folder = base / family.folder
     try:
-        family.ready(name, family.cls, base)
+        family.ready(name, family.cls, base, parts)
     except DatasetError:
         if not download:
             raise
         with downloading(name, folder):
             _download(family.cls, base)
-        family.ready(name, family.cls, base)
-    train, test = (_split(name, family, base, train, normalisation) for train in (True, False))
-    return train, test
+        family.ready(name, family.cls, base, parts)
+    return [_split(name, family, base, part, normalisation) for part in parts]
 
 
 def _download(cls: Any, base: Path) -> None:
@@ -102,27 +112,30 @@ def _split(
     return ArraySplit(images, labels, class_names, normalisation, where)
 
 
-def _ready_idx(name: str, cls: Any, base: Path) -> None:
-    """Check and unpack the four idx files of ``<root>/<Class>/raw``."""
+def _ready_idx(name: str, cls: Any, base: Path, parts: tuple[bool, ...]) -> None:
+    """Check and unpack the idx files of ``<root>/<Class>/raw``, two for each split."""
     folder = base / cls.__name__ / "raw"
-    unpack_idx(name, [KnownFile(folder / file, md5) for file, md5 in cls.resources])
+    stems = tuple(_STEMS[part] for part in parts)
+    wanted = [(file, md5) for file, md5 in cls.resources if file.startswith(stems)]
+    unpack_idx(name, [KnownFile(folder / file, md5) for file, md5 in wanted])
 
 
 def _read_idx(cls: Any, base: Path, train: bool) -> tuple[Tensor, Tensor, tuple[str, ...]]:
     """Read an MNIST-like split."""
     # Not cls(base): it would prefer a processed/training.pt of old versions to the checked files.
-    stem = base / cls.__name__ / "raw" / ("train" if train else "t10k")
+    stem = base / cls.__name__ / "raw" / _STEMS[train]
     images = read_image_file(f"{stem}-images-idx3-ubyte").unsqueeze(1)
     # "0 - zero" is torchvision's name of the digit 0.
     names = _DIGITS if cls is tv.MNIST else tuple(cls.classes)
     return images, read_label_file(f"{stem}-labels-idx1-ubyte"), names
 
 
-def _ready_cifar(name: str, cls: Any, base: Path) -> None:
+def _ready_cifar(name: str, cls: Any, base: Path, parts: tuple[bool, ...]) -> None:
     """Check the batches, unpacking a good archive that was copied by hand."""
     folder = base / cls.base_folder
-    parts = [*cls.train_list, *cls.test_list, (cls.meta["filename"], cls.meta["md5"])]
-    files = [KnownFile(folder / file, md5) for file, md5 in parts]
+    # Both splits, whatever is asked for: torchvision's reader wants them.
+    wanted = [*cls.train_list, *cls.test_list, (cls.meta["filename"], cls.meta["md5"])]
+    files = [KnownFile(folder / file, md5) for file, md5 in wanted]
     archive = base / cls.filename
     if not all(check_integrity(path, md5) for path, md5 in files) and archive.is_file():
         unpack_archive(name, KnownFile(archive, cls.tgz_md5), [path for path, _ in files])
@@ -136,13 +149,13 @@ def _read_cifar(cls: Any, base: Path, train: bool) -> tuple[Tensor, Tensor, tupl
     return images, torch.tensor(data.targets, dtype=torch.int64), tuple(data.classes)
 
 
-def _ready_svhn(name: str, cls: Any, base: Path) -> None:
-    """Check the two .mat files."""
+def _ready_svhn(name: str, cls: Any, base: Path, parts: tuple[bool, ...]) -> None:
+    """Check the .mat file of each split."""
     require(
         name,
         [
             KnownFile(base / file, md5)
-            for _, file, md5 in (cls.split_list[s] for s in ("train", "test"))
+            for _, file, md5 in (cls.split_list["train" if part else "test"] for part in parts)
         ],
     )
 

@@ -1,6 +1,6 @@
 """What T stochastic passes say about a batch."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from torch import Tensor
 
@@ -38,6 +38,8 @@ class Prediction:
         seed: Seed of the masks.
         p_effective: Realised drop probability of every DropConnect layer, by module name.
         elapsed_seconds: Wall time of the call.
+        dropout: Realised drop probability of all dropout that was active: by module name, by number
+            for calls of functions, by kind where torch drew the masks (attention, recurrent nets).
     """
 
     mean: Tensor
@@ -55,6 +57,7 @@ class Prediction:
     seed: int
     p_effective: dict[str, float]
     elapsed_seconds: float
+    dropout: dict[str, float] = field(default_factory=dict)
 
     @property
     def predicted(self) -> Tensor:

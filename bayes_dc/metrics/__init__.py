@@ -16,6 +16,7 @@ from bayes_dc.metrics.calibration import (
     mce,
     reliability_curve,
 )
+from bayes_dc.metrics.certainty import CertaintyCurves, certainty_curves
 from bayes_dc.metrics.classwise import (
     BrierDecomposition,
     brier_decomposition,
@@ -60,6 +61,7 @@ from bayes_dc.metrics.uncertainty import (
 __all__ = [
     "Band",
     "BrierDecomposition",
+    "CertaintyCurves",
     "Interval",
     "ReliabilityCurve",
     "RiskCoverageCurve",
@@ -81,6 +83,7 @@ __all__ = [
     "brier_reliability",
     "brier_resolution",
     "brier_uncertainty",
+    "certainty_curves",
     "classwise_ece",
     "correct",
     "coverage_at_risk",

@@ -1,4 +1,4 @@
-"""Which masks the DropConnect layers of a model draw: layer numbers and mask coordinates."""
+"""Which masks the layers of a model draw: layer numbers and mask coordinates."""
 
 import contextlib
 import operator
@@ -8,6 +8,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
+from bayes_dc.nn.dropout import KeyedForward, dropout_layers, keyed_forwards
 from bayes_dc.nn.module import DropConnectModule
 from bayes_dc.rng import check_seed, layer_key
 
@@ -97,8 +98,12 @@ class MaskKeys:
                 keys.set(pass_ids=step, sample_ids=torch.arange(len(batch)))
                 loss(model(batch)).backward()
 
-    While attached, layers draw masks in training and in evaluation mode. The coordinates of a
-    forward must stay set until its backward is done where activations are checkpointed.
+    While attached, layers draw masks in training and in evaluation mode: DropConnect layers, and
+    torch's dropout modules (``nn.Dropout``, ``Dropout1d``, ``2d``, ``3d``, ``AlphaDropout``,
+    ``FeatureAlphaDropout``), whose masks then come from the same coordinates instead of torch's
+    generator. A dropout module called several times in a forward draws other masks each time, a
+    DropConnect layer the same. Calls of ``F.dropout`` are not touched. The coordinates of a forward
+    must stay set until its backward is done where activations are checkpointed.
 
     Args:
         seed: Unsigned 64-bit seed.
@@ -107,6 +112,7 @@ class MaskKeys:
     def __init__(self, seed: int) -> None:
         self.seed = check_seed(seed)
         self._layers: list[DropConnectModule] = []
+        self._dropout: list[KeyedForward] = []
         self._pass_ids: Tensor | None = None
         self._sample_ids: Tensor | None = None
 
@@ -124,11 +130,17 @@ class MaskKeys:
             raise RuntimeError(_UNSET)
         return self._sample_ids
 
-    def attach(self, model: nn.Module) -> None:
+    @property
+    def dropout(self) -> tuple[KeyedForward, ...]:
+        """The dropout modules that draw masks of this run."""
+        return tuple(self._dropout)
+
+    def attach(self, model: nn.Module, *, dropout: bool = True) -> None:
         """Number the layers of ``model`` and make them draw the masks of this run.
 
         Args:
-            model: Model with any number of DropConnect layers.
+            model: Model with any number of DropConnect layers and dropout modules.
+            dropout: Whether dropout modules draw masks of this run too. False leaves them alone.
 
         Raises:
             RuntimeError: If a layer is attached to other keys.
@@ -137,6 +149,10 @@ class MaskKeys:
         layers = dropconnect_layers(model)
         for name, layer in layers.items():
             if layer.masks is not None and layer.masks.keys is not self:
+                raise RuntimeError(_ATTACHED.format(name=name))
+        for name, module in dropout_layers(model).items() if dropout else ():
+            held = module.__dict__.get("forward")
+            if isinstance(held, KeyedForward) and held.run is not self:
                 raise RuntimeError(_ATTACHED.format(name=name))
         numbers = number_layers(model)
         words = [layer_key(self.seed, numbers[name]) for name in layers]
@@ -148,25 +164,32 @@ class MaskKeys:
                 moved[device] = keys.to(device)
             layer.set_masks(LayerMasks(moved[device][row], self))
         self._layers += layers.values()
+        for forward in keyed_forwards(model, self) if dropout else ():
+            forward.attach()
+            self._dropout.append(forward)
 
     def detach(self) -> None:
         """Give the layers back: they draw fresh masks in training and none in evaluation."""
+        for forward in self._dropout:
+            forward.detach()
+        self._dropout = []
         for layer in self._layers:
             if isinstance(layer, DropConnectModule):  # not so after restore(model)
                 layer.set_masks(None)
         self._layers = []
 
     @contextlib.contextmanager
-    def attached(self, model: nn.Module) -> Iterator["MaskKeys"]:
+    def attached(self, model: nn.Module, *, dropout: bool = True) -> Iterator["MaskKeys"]:
         """``attach`` for the length of a ``with`` block.
 
         Args:
             model: As for ``attach``.
+            dropout: As for ``attach``.
 
         Yields:
             These keys.
         """
-        self.attach(model)
+        self.attach(model, dropout=dropout)
         try:
             yield self
         finally:
@@ -192,6 +215,8 @@ class MaskKeys:
         if not _is_id_vector(pass_ids):
             raise ValueError(_PASS_IDS.format(got=_describe(pass_ids)))
         self._pass_ids, self._sample_ids = pass_ids, sample_ids
+        for forward in self._dropout:
+            forward.calls = 0
 
 
 def _is_id_vector(ids: object) -> bool:

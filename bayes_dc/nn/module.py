@@ -1,21 +1,25 @@
 """What every DropConnect layer has beside its torch parent."""
 
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, Any, Self
 
 import torch
 from torch import Tensor, nn
 
+from bayes_dc.ops import _arguments
 from bayes_dc.rng import keep_digits
-from bayes_dc.types import GAUSSIAN_SCOPE, MaskScale, MaskScope, Sampler
+from bayes_dc.types import CONV_SAMPLER, CONV_SCOPE, GAUSSIAN_SCOPE, MaskScale, MaskScope, Sampler
 
 if TYPE_CHECKING:
     from bayes_dc.nn.keys import LayerMasks
 
-_OPTION = "{name} must be one of {allowed}; got {got!r}."
-
 
 def check_options(
-    *, p: float, scope: MaskScope, scale: MaskScale, sampler: Sampler = "bernoulli"
+    *,
+    p: float,
+    scope: MaskScope,
+    scale: MaskScale,
+    sampler: Sampler = "bernoulli",
+    convolution: bool = False,
 ) -> None:
     """Refuse options that no DropConnect layer takes.
 
@@ -24,17 +28,17 @@ def check_options(
         scope: ``"row"``, ``"sample"`` or ``"pass"``.
         scale: ``"inverted"`` or ``"none"``.
         sampler: ``"bernoulli"`` or ``"gaussian"``.
+        convolution: Whether they are meant for a convolution, which has no ``scope="row"`` and no
+            ``sampler="gaussian"``.
 
     Raises:
         ValueError: If ``p`` or an option is out of range, or the sampler has no such scope.
     """
-    for name, allowed, got in (
-        ("scope", get_args(MaskScope), scope),
-        ("scale", get_args(MaskScale), scale),
-        ("sampler", get_args(Sampler), sampler),
-    ):
-        if got not in allowed:
-            raise ValueError(_OPTION.format(name=name, allowed=allowed, got=got))
+    _arguments.check_options(scope, scale, sampler)
+    if convolution and sampler != "bernoulli":
+        raise ValueError(CONV_SAMPLER.format(got=sampler))
+    if convolution and scope == "row":
+        raise ValueError(CONV_SCOPE.format(got=scope))
     if sampler == "gaussian" and scope != "row":
         raise ValueError(GAUSSIAN_SCOPE.format(got=scope))
     keep_digits(p)
@@ -84,7 +88,8 @@ class DropConnectModule(nn.Module):
             scale: ``"inverted"`` or ``"none"``.
             sampler: ``"bernoulli"`` or ``"gaussian"``.
         """
-        check_options(p=p, scope=scope, scale=scale, sampler=sampler)
+        convolution = isinstance(self, nn.Conv2d)
+        check_options(p=p, scope=scope, scale=scale, sampler=sampler, convolution=convolution)
         self.p = float(p)
         self.scope, self.scale, self.sampler = scope, scale, sampler
         self.mask_layer = None
@@ -97,12 +102,29 @@ class DropConnectModule(nn.Module):
             masks: Where to read masks from, or None.
         """
         self.masks = masks
+        self._hook()
+
+    def train(self, mode: bool = True) -> Self:
+        """Set the mode, and see that ``forward`` is called in training.
+
+        Args:
+            mode: True for training, False for evaluation.
+
+        Returns:
+            The layer.
+        """
+        super().train(mode)
+        self._hook()
+        return self
+
+    def _hook(self) -> None:
+        """Have a hook where ``forward`` is more than W x + b; see ``call_forward``."""
         self.drop_hook()
-        if masks is not None or self.scale == "none":
+        if self.training or self.masks is not None or self.scale == "none":
             self.register_forward_pre_hook(call_forward)
 
     def drop_hook(self) -> None:
-        """Take back the hook of ``set_masks``."""
+        """Take the hook back."""
         hooks = self._forward_pre_hooks
         for number in [number for number, hook in hooks.items() if hook is call_forward]:
             del hooks[number]

@@ -56,3 +56,12 @@ def tensor_float32() -> bool:
         Torch's switch for matrix products on CUDA devices.
     """
     return torch.backends.cuda.matmul.fp32_precision == "tf32"
+
+
+def convolution_tensor_float32() -> bool:
+    """Whether torch's own float32 convolutions may use TensorFloat-32.
+
+    Returns:
+        cuDNN's switch, on unless it was turned off; see ``tensor_float32``.
+    """
+    return torch.backends.cudnn.conv.fp32_precision == "tf32"  # type: ignore[attr-defined]

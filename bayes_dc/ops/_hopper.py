@@ -7,12 +7,16 @@ have strides of whole 16 bytes, and what lies beyond the ends reads as zeros.
 from functools import lru_cache
 
 import torch
+import triton
 from torch import Tensor
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
 # Renamed between the versions of Triton.
 block_barrier = gl.thread_barrier if hasattr(gl, "thread_barrier") else gl.barrier
+
+VIEWS_MAY_OVERLAP = tuple(map(int, triton.__version__.split(".")[:2])) < (3, 7)
+"""Whether shared memory may be seen as boxes that overlap; later versions refuse such a view."""
 
 _ALIGNMENT_BYTES = 16
 
@@ -70,6 +74,74 @@ def describe(t: Tensor, rows: int, columns: int) -> TensorDescriptor:
     block = [*(1 for _ in outer), rows, columns]
     layout = _layout(tuple(block), t.dtype)
     return TensorDescriptor(t, [*shape, *t.shape[-2:]], [*strides, row, 1], block, layout)
+
+
+def describe_box(t: Tensor, box: tuple[int, ...]) -> TensorDescriptor:
+    """Tensor map of ``t`` for blocks of this shape; ``by_tma`` holds, and no stride is 0."""
+    aligned = _ALIGNMENT_BYTES // t.element_size()
+    strides = [s if n > 1 else aligned for s, n in zip(t.stride(), t.shape, strict=True)]
+    return TensorDescriptor(t, [*t.shape], [*strides[:-1], 1], [*box], _layout(box, t.dtype))
+
+
+def images_of(t: Tensor) -> tuple[int, int, int] | None:
+    """Images of ``t`` [P, B, H, W, C] as one dimension: number, distance, number of one pass.
+
+    Passes that share their images count none; None where images are not all at one distance.
+    """
+    P, B = t.shape[:2]
+    if P == 1 or t.stride(0) == 0:
+        return B, t.stride(1), 0
+    if B == 1:
+        return P, t.stride(0), 1
+    return (P * B, t.stride(1), B) if t.stride(0) == B * t.stride(1) else None
+
+
+def images_by_tma(t: Tensor, stride: int) -> bool:
+    """Whether ``describe_images`` can describe ``t`` [P, B, H, W, C] in place.
+
+    With a stride of 2 the columns of a phase are channels of a pixel twice as wide.
+    """
+    H, W, C = t.shape[2:]
+    images = images_of(t)
+    if images is None:
+        return False
+    outer = ((images[0], images[1]), (H, t.stride(2)), (W, t.stride(3)))
+    return (
+        (t.stride(4) == 1 or C == 1)
+        and t.data_ptr() % _ALIGNMENT_BYTES == 0
+        and all(
+            n == 1 or (s > 0 and s * t.element_size() % _ALIGNMENT_BYTES == 0) for n, s in outer
+        )
+        and (W == 1 or t.stride(3) >= C)
+        and (stride == 1 or (H % stride == 0 and W % stride == 0 and t.stride(3) == C))
+    )
+
+
+def describe_images(
+    t: Tensor, box: tuple[int, int, int], channels: int, stride: int
+) -> tuple[TensorDescriptor, int]:
+    """Tensor map of ``t`` [P, B, H, W, C] for boxes of images, rows, columns and channels.
+
+    Every ``stride``-th row and column, ``images_by_tma`` holds. Dimensions of the map: image, row,
+    phase of the row, column, phase of the column · C + channel. Also the images of one pass.
+    """
+    images, distance, per_pass = images_of(t) or (0, 0, 0)
+    H, W, C = t.shape[2:]
+    vector = _ALIGNMENT_BYTES // t.element_size()
+    column = t.stride(3) if W > 1 else -(-C // vector) * vector
+    row = t.stride(2) if H > 1 else column * W
+    shape = [images, H // stride, stride, W // stride, stride * C]
+    strides = [distance if images > 1 else row * H, stride * row, row, stride * column, 1]
+    block = [box[0], box[1], 1, box[2], channels]
+    return TensorDescriptor(t, shape, strides, block, _layout(tuple(block), t.dtype)), per_pass
+
+
+def describe_taps(w: Tensor, outputs: int, channels: int) -> TensorDescriptor:
+    """Tensor map of contiguous weights [N, KH, KW, C] for blocks of outputs × channels of a tap."""
+    N, KH, KW, C = w.shape
+    block = [outputs, 1, channels]
+    shape, strides = [N, KH * KW, C], [KH * KW * C, C, 1]
+    return TensorDescriptor(w, shape, strides, block, _layout(tuple(block), w.dtype))
 
 
 @lru_cache

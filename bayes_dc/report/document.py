@@ -9,6 +9,7 @@ import math
 from dataclasses import asdict
 from datetime import UTC, datetime
 
+from bayes_dc.report.certainty import certainty_rows
 from bayes_dc.report.evaluation import Cost, Evaluation
 from bayes_dc.report.findings import findings
 from bayes_dc.report.ranking import least_certain, look_first, most_certain
@@ -54,6 +55,7 @@ def build_document(evaluation: Evaluation, created: datetime) -> dict[str, objec
         "classes": list(evaluation.class_names),
         "run": {"T": prediction.T, "seed": prediction.seed} | dict(evaluation.run or {}),
         "p_effective": dict(prediction.p_effective),
+        "dropout": dict(prediction.dropout),
         "findings": findings(evaluation, rows, review),
         "metrics": {row.key: _metric(row) for row in rows},
         "infinite_nll": infinite_nll_count(evaluation) if curve is not None else None,
@@ -66,6 +68,7 @@ def build_document(evaluation: Evaluation, created: datetime) -> dict[str, objec
             "accuracy": curve.accuracy.tolist(),
         },
         "review": [asdict(row) for row in review],
+        "certainty": [asdict(row) for row in certainty_rows(evaluation)],
         "look_first": [
             {
                 "title": group.title,

@@ -123,11 +123,12 @@ def join_predictions(parts: Sequence[Prediction]) -> Prediction:
         One prediction; ``elapsed_seconds`` is the sum.
 
     Raises:
-        ReportError: If there is nothing to join or the runs differ in T, seed or p_effective.
+        ReportError: If there is nothing to join or the runs differ in T, seed, p_effective or
+            active dropout.
     """
     if not parts:
         raise ReportError(_NOTHING)
-    for name in ("T", "seed", "p_effective"):
+    for name in ("T", "seed", "p_effective", "dropout"):
         values = [getattr(part, name) for part in parts]
         for other in values[1:]:
             if other != values[0]:
@@ -144,4 +145,5 @@ def join_predictions(parts: Sequence[Prediction]) -> Prediction:
         seed=parts[0].seed,
         p_effective=parts[0].p_effective,
         elapsed_seconds=sum(part.elapsed_seconds for part in parts),
+        dropout=parts[0].dropout,
     )

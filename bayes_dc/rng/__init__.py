@@ -1,6 +1,14 @@
 """Counter-based mask bits: the specification, its digits and the NumPy reference."""
 
-from bayes_dc.rng.reference import layer_key, mask_words, masks, normals, philox4x32
+from bayes_dc.rng.reference import (
+    dropout_key,
+    dropout_masks,
+    layer_key,
+    mask_words,
+    masks,
+    normals,
+    philox4x32,
+)
 from bayes_dc.rng.spec import (
     KNOWN_ANSWERS,
     SPEC_VERSION,
@@ -18,6 +26,8 @@ __all__ = [
     "check_layer",
     "check_p",
     "check_seed",
+    "dropout_key",
+    "dropout_masks",
     "keep_digits",
     "layer_key",
     "mask_words",

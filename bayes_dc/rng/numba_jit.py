@@ -21,7 +21,8 @@ class _SourceCache(FunctionCache):
     """
 
     def _index_key(self, sig: Any, codegen: Any) -> tuple[Any, ...]:
-        folders = Path(__file__).parent, Path(self._py_func.__code__.co_filename).parent
+        here = Path(self._py_func.__code__.co_filename).parent
+        folders = Path(__file__).parent, here, here.parent
         return (*super()._index_key(sig, codegen), *(_fingerprint(f) for f in folders))
 
 

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from bayes_dc.rng.spec import (
     DIGIT_SHIFT,
+    DROPOUT_TAG,
     LAYER_TAG,
     MULTIPLIERS,
     NORMAL_TAG,
@@ -71,14 +72,52 @@ def layer_key(seed: int, layer: int) -> tuple[int, int]:
     Returns:
         (k0, k1), 32-bit words.
     """
-    return _layer_words(check_seed(seed), check_layer(layer))
+    return _key_words(check_seed(seed), check_layer(layer), 0, LAYER_TAG)
+
+
+def dropout_key(seed: int, layer: int, call: int = 0) -> tuple[int, int]:
+    """The two key words of one call of a dropout layer (SPEC.md, Dropout).
+
+    Args:
+        seed: Unsigned 64-bit seed.
+        layer: Unsigned 32-bit number of the dropout layer.
+        call: How often the layer was called before in the same forward.
+
+    Returns:
+        (k0, k1), 32-bit words.
+    """
+    return _key_words(check_seed(seed), check_layer(layer), call, DROPOUT_TAG)
 
 
 @functools.lru_cache(maxsize=4096)
-def _layer_words(seed: int, layer: int) -> tuple[int, int]:
+def _key_words(seed: int, layer: int, call: int, tag: int) -> tuple[int, int]:
     """Kept, because every prediction asks again."""
-    words = philox4x32((seed & 0xFFFFFFFF, seed >> 32), (layer, 0, 0, LAYER_TAG))
+    words = philox4x32((seed & 0xFFFFFFFF, seed >> 32), (layer, call, 0, tag))
     return int(words[0]), int(words[1])
+
+
+def dropout_masks(
+    key: tuple[int, int],
+    samples: NDArray[np.int64],
+    passes: NDArray[np.int64],
+    units: int,
+    digits: KeepDigits,
+) -> NDArray[np.bool_]:
+    """Dropout masks: unit e has the bit of weight (n, k) = (e div 4, e mod 4); True keeps it.
+
+    Args:
+        key: Key of the call.
+        samples: Sample id of each row, ``[G]``.
+        passes: Pass id of each row, ``[G]``.
+        units: Units of each row: elements, or channels.
+        digits: Binary digits of the keep probability.
+
+    Returns:
+        Boolean masks ``[G, units]``.
+    """
+    quads = -(-units // WORDS_PER_CALL)
+    found = masks(key, samples, passes, quads, WORDS_PER_CALL, digits)
+    return found.reshape(found.shape[0], quads * WORDS_PER_CALL)[:, :units]
 
 
 def mask_words(

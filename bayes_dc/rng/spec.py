@@ -9,6 +9,7 @@ ROUNDS = 10
 MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)
 WEYL = (0x9E3779B9, 0xBB67AE85)
 LAYER_TAG = 0xDC
+DROPOUT_TAG = 0xD0
 NORMAL_TAG = 0xFF
 DIGIT_SHIFT = 24
 MAX_BITS = 16
@@ -16,6 +17,9 @@ WORD_BITS = 32
 WORDS_PER_CALL = 4
 MAX_OUTPUTS = 2**29
 MAX_NORMAL_OUTPUTS = 2**26
+MAX_UNITS = 2**31
+FUNCTIONAL_DROPOUT = 2**32 - 1
+"""Number of the dropout layer that calls of functions count for."""
 
 KNOWN_ANSWERS: tuple[tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]], ...] = (
     ((0, 0), (0, 0, 0, 0), (0x6627E8D5, 0xE169C58D, 0xBC57AC4C, 0x9B00DBD8)),

@@ -9,14 +9,22 @@ from bayes_dc.train.checkpoint import (
 )
 from bayes_dc.train.errors import CheckpointError, TrainingError
 from bayes_dc.train.evaluate import Score, evaluate
+from bayes_dc.train.initial import start_from
 from bayes_dc.train.loop import fit
 from bayes_dc.train.meta import CheckpointMeta, LayerMeta
 from bayes_dc.train.model import build_model
 from bayes_dc.train.run import RunFolder
-from bayes_dc.train.settings import ModelConfig, OptimizerConfig, ScheduleConfig, TrainConfig
+from bayes_dc.train.settings import (
+    AugmentConfig,
+    ModelConfig,
+    OptimizerConfig,
+    ScheduleConfig,
+    TrainConfig,
+)
 from bayes_dc.train.trainer import resolve_device
 
 __all__ = [
+    "AugmentConfig",
     "CheckpointError",
     "CheckpointMeta",
     "LayerMeta",
@@ -36,4 +44,5 @@ __all__ = [
     "load_train_state",
     "resolve_device",
     "save_checkpoint",
+    "start_from",
 ]

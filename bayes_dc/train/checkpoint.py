@@ -162,13 +162,24 @@ def load_model(
     return model.eval(), meta
 
 
-def load_weights(model: nn.Module, state: Mapping[str, Tensor], path: Path) -> None:
+def load_weights(
+    model: nn.Module,
+    state: Mapping[str, Tensor],
+    path: Path,
+    *,
+    network: str = "the network of its configuration",
+    remedy: str = (
+        "The files are of two different runs, or were changed: use a checkpoint as it was saved."
+    ),
+) -> None:
     """Copy weights into a network if every name, shape and dtype fits.
 
     Args:
         model: Network to fill.
         state: Weights by name.
         path: Where they come from, for the message.
+        network: What they should fit, for the message.
+        remedy: What to do if they do not.
 
     Raises:
         CheckpointError: If anything is missing, left over, or of another shape or dtype.
@@ -182,10 +193,7 @@ def load_weights(model: nn.Module, state: Mapping[str, Tensor], path: Path) -> N
             problems.append(f"{name} is {got} and should be {want}")
     if problems:
         listed = "; ".join(sorted(problems))
-        raise CheckpointError(
-            f"{path}: the weights do not fit the network of its configuration: {listed}. The files "
-            "are of two different runs, or were changed: use a checkpoint as it was saved."
-        )
+        raise CheckpointError(f"{path}: the weights do not fit {network}: {listed}. {remedy}")
     model.load_state_dict(dict(state))
 
 

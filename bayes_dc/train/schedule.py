@@ -2,6 +2,7 @@
 
 from hashlib import sha256
 from math import cos, pi
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -22,17 +23,19 @@ def make_optimizer(settings: OptimizerConfig, model: nn.Module) -> Optimizer:
     """
     parameters = [p for p in model.parameters() if p.requires_grad]
     fused = True if parameters and parameters[0].is_cuda else None
+    decay = settings.weight_decay
+    groups: list[dict[str, Any]] = [{"params": parameters, "weight_decay": decay}]
+    if settings.decay == "weights":
+        parts = [[p for p in parameters if (p.ndim > 1) is weights] for weights in (True, False)]
+        groups = [
+            {"params": part, "weight_decay": amount}
+            for part, amount in zip(parts, (decay, 0.0), strict=True)
+            if part
+        ]
     if settings.name == "sgd":
-        return SGD(
-            parameters,
-            settings.lr,
-            momentum=settings.momentum,
-            nesterov=settings.nesterov,
-            weight_decay=settings.weight_decay,
-            fused=fused,
-        )
-    kind = Adam if settings.name == "adam" else AdamW
-    return kind(parameters, settings.lr, weight_decay=settings.weight_decay, fused=fused)
+        momentum = settings.momentum
+        return SGD(groups, settings.lr, momentum, nesterov=settings.nesterov, fused=fused)
+    return (Adam if settings.name == "adam" else AdamW)(groups, settings.lr, fused=fused)
 
 
 def learning_rate(

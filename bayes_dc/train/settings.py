@@ -1,6 +1,6 @@
 """Settings of network and training: sections ``model`` and ``train`` of a configuration."""
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
@@ -16,30 +16,62 @@ Device = Literal["auto", "cpu", "cuda"]
 _Positive = Annotated[int, Field(ge=1)]
 
 
+ModelName = Literal["mlp", "lenet5", "cnn", "resnet18", "resnet20", "vgg16_bn"]
+"""Networks of ``bayes_dc.models`` that can be named in a configuration."""
+
+
 class ModelConfig(Settings):
     """A network and its DropConnect.
 
     Attributes:
         name: Architecture.
-        hidden: Width of every hidden layer.
+        hidden: Width of every hidden layer of ``mlp``, default [800, 800]; refused for others.
+        dropout: Probability of the network's ``nn.Dropout`` modules, 0 … 1 (excluded); 0 leaves
+            them out. Independent of ``p``.
         p: Drop probability of every converted weight, 0 … 1 (excluded); 0 leaves the network plain.
-        scope: Rows that share a mask.
+        select: Which layers to convert, or null for all: a list of names (``layer4`` means all
+            layers in it) and patterns (``*.conv2``); those after ``!`` are left out. The last that
+            fits a layer decides; ``[!conv1]`` means all but that.
+        scope: Rows that share a mask, or null for each layer's own default (linear: ``row``,
+            convolution: ``sample``).
         scale: ``"inverted"`` or ``"none"``.
-        sampler: ``"bernoulli"`` masks, or ``"gaussian"`` draws, which need scope ``row``.
+        sampler: ``"bernoulli"`` masks, or ``"gaussian"`` draws, which need scope ``row`` and are
+            for linear layers.
         exclude_last: Leave the output layer plain.
     """
 
-    name: Literal["mlp"] = "mlp"
-    hidden: tuple[_Positive, ...] = Field(default=(800, 800), strict=False)
+    name: ModelName = "mlp"
+    hidden: tuple[_Positive, ...] | None = Field(default=None, strict=False)
+    dropout: float = Field(default=0.0, ge=0, lt=1)
     p: float = Field(default=0.5, ge=0, lt=1)
-    scope: MaskScope = "row"
+    select: tuple[str, ...] | None = Field(default=None, strict=False)
+    scope: MaskScope | None = None
     scale: MaskScale = "inverted"
     sampler: Sampler = "bernoulli"
     exclude_last: bool = False
 
+    @model_validator(mode="before")
+    @classmethod
+    def _hidden_has_a_default(cls, values: Any) -> Any:
+        if isinstance(values, dict) and values.get("name", "mlp") == "mlp":
+            return {**values, "hidden": values.get("hidden", (800, 800))}
+        return values
+
     @model_validator(mode="after")
-    def _sampler_has_the_scope(self) -> "ModelConfig":
-        if self.sampler == "gaussian" and self.scope != "row":
+    def _options_are_read(self) -> "ModelConfig":
+        if self.name != "mlp" and self.hidden is not None:
+            raise ValueError(f"hidden is read by mlp only; name is {self.name}: remove it")
+        if self.name == "mlp" and self.hidden is None:
+            raise ValueError("mlp needs hidden, the widths of its hidden layers, e.g. [800, 800]")
+        if self.select is not None and not self.select:
+            raise ValueError("select names no pattern: write null for all layers, or p: 0 for none")
+        for pattern in self.select or ():
+            if not pattern.removeprefix("!"):
+                raise ValueError(
+                    "select: write names of layers, such as layer4, *.conv2 or !conv1; got "
+                    f"{pattern!r}"
+                )
+        if self.sampler == "gaussian" and self.scope not in ("row", None):
             raise ValueError(GAUSSIAN_SCOPE.format(got=self.scope))
         return self
 
@@ -53,6 +85,8 @@ class OptimizerConfig(Settings):
         momentum: Of ``sgd``, 0 … 1 (excluded).
         nesterov: Nesterov's form of ``sgd``'s momentum.
         weight_decay: At least 0.
+        decay: What weight decay acts on: ``all`` parameters, or ``weights`` only, those of two and
+            more dimensions: no biases, no scales of batch normalisation.
     """
 
     name: Literal["sgd", "adam", "adamw"] = "adam"
@@ -60,6 +94,7 @@ class OptimizerConfig(Settings):
     momentum: float = Field(default=0.0, ge=0, lt=1)
     nesterov: bool = False
     weight_decay: float = Field(default=0.0, ge=0, lt=1e38)
+    decay: Literal["all", "weights"] = "all"
 
     @model_validator(mode="after")
     def _options_are_read(self) -> "OptimizerConfig":
@@ -101,6 +136,27 @@ class ScheduleConfig(Settings):
         return self
 
 
+class AugmentConfig(Settings):
+    """What is done to training images, anew in every epoch.
+
+    Attributes:
+        shift: Pixels that an image moves at most in each direction; what lies beyond the border is
+            its mirror image. 0 moves nothing.
+        flip: Mirror every second image, left and right exchanged.
+        cutout: Side in pixels of a square that is set to 0, which is the mean of the pixels with
+            ``scaling: standard``; its centre is anywhere in the image. 0 cuts nothing.
+    """
+
+    shift: int = Field(default=0, ge=0)
+    flip: bool = False
+    cutout: int = Field(default=0, ge=0)
+
+    @property
+    def is_on(self) -> bool:
+        """Whether anything is done."""
+        return self.shift > 0 or self.flip or self.cutout > 0
+
+
 class TrainConfig(Settings):
     """How the network is trained.
 
@@ -109,8 +165,12 @@ class TrainConfig(Settings):
         batch_size: Samples per step. The last batch of an epoch is smaller, never dropped.
         optimizer: The optimizer.
         schedule: Learning rate over time.
+        augment: Random changes of the training images.
+        label_smoothing: Share of the target that is spread over all classes, 0 … 1 (excluded).
         amp: Mixed precision of training; evaluation is always float32.
         device: Where to train.
+        channels_last: Keep images and weights of convolutions in channels-last memory; faster on
+            a GPU, the same results to rounding.
         grad_clip: Largest norm of the whole gradient, or null for no clipping.
         log_every: Steps between two looks at the loss; a GPU is waited for only then.
         checkpoint_every: Epochs between two saves of ``last``; the final epoch is always saved.
@@ -120,8 +180,11 @@ class TrainConfig(Settings):
     batch_size: int = Field(default=128, ge=1)
     optimizer: OptimizerConfig = OptimizerConfig()
     schedule: ScheduleConfig = ScheduleConfig()
+    augment: AugmentConfig = AugmentConfig()
+    label_smoothing: float = Field(default=0.0, ge=0, lt=1)
     amp: Amp = "none"
     device: Device = "auto"
+    channels_last: bool = False
     grad_clip: float | None = Field(default=None, gt=0)
     log_every: int = Field(default=100, ge=1)
     checkpoint_every: int = Field(default=1, ge=1)

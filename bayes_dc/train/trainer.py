@@ -19,6 +19,7 @@ from torch.optim import Optimizer
 
 from bayes_dc.datasets import DatasetBundle
 from bayes_dc.nn import MaskKeys
+from bayes_dc.train.augment import Augmentation, check_augmentation
 from bayes_dc.train.checkpoint import (
     STATE_FILE,
     load_checkpoint,
@@ -80,7 +81,9 @@ class Trainer:
         self, model: nn.Module, data: DatasetBundle, settings: TrainConfig, seed: int
     ) -> None:
         self.device = resolve_device(settings.device)
-        self.model = model.to(self.device)
+        check_augmentation(settings.augment, data.input_shape)
+        self._format = torch.channels_last if settings.channels_last else torch.contiguous_format
+        self.model = model.to(self.device).to(memory_format=self._format)
         self.epoch = 0
         self.step = 0
         self.samples = len(data.train)
@@ -138,6 +141,10 @@ class Trainer:
         settings, split = self._settings, self._data.train
         order = epoch_order(len(split), self._seed, self.epoch)
         labels = split.labels[order].to(self.device)
+        change = None
+        if settings.augment.is_on:
+            n = len(split)
+            change = Augmentation(settings.augment, n, self._seed, self.epoch, self.device)
         if self.device.type == "cuda":
             order = order.pin_memory()
         positions = torch.arange(max(stop - a for a, stop in self._bounds), device=self.device)
@@ -155,10 +162,13 @@ class Trainer:
             )
             for group in self._optimizer.param_groups:
                 group["lr"] = rate
-            x, y = split.batch(order[start:stop], self.device), labels[start:stop]
+            chosen = order[start:stop]
+            x, y = split.batch(chosen, self.device), labels[start:stop]
+            if change is not None:
+                x = change(x, chosen.to(self.device, non_blocking=True))
             finite = None if self._inputs_checked else x.isfinite().all()
             self._keys.set(pass_ids=self.step, sample_ids=positions[: stop - start])
-            loss, correct = self._one_step(x, y)
+            loss, correct = self._one_step(x.contiguous(memory_format=self._format), y)
             window.add(self.step, stop - start, loss, correct, finite)
             self.step += 1
             if window.is_full() or stop == len(split):
@@ -173,7 +183,7 @@ class Trainer:
         """Update the weights with one batch; return loss and right predictions, on the device."""
         with _autocast(self._settings.amp, self.device):
             logits = self.model(x).float()
-        loss = F.cross_entropy(logits, y)
+        loss = F.cross_entropy(logits, y, label_smoothing=self._settings.label_smoothing)
         self._optimizer.zero_grad(set_to_none=True)
         self._scaler.scale(loss).backward()
         if self._settings.grad_clip is not None:

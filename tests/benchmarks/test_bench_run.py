@@ -8,6 +8,7 @@ import yaml
 
 from benchmarks import (
     baselines,
+    conv,
     gates,
     gaussian,
     groups,
@@ -18,6 +19,7 @@ from benchmarks import (
     row_masks,
     run,
     shared_masks,
+    training,
     warm,
 )
 from benchmarks.cases import DENSE, OURS, Case, Sizes
@@ -32,6 +34,8 @@ TINY = {
         predict.Shape(B=B, T=3, sizes=(5, 4, 3), dtypes=("float32",), compiled=True) for B in (1, 2)
     ],
     "memory": [row_masks.Shape(**ROW)],
+    "conv": [conv.Shape(B=2, C=4, N=6, size=5, copies=True)],
+    "train": [training.Shape(B=2, size=8, recipe="cifar10_resnet18.yaml")],
 }
 NAMES = {
     "rows": {DENSE, OURS, row_masks.BROADCAST, row_masks.BROADCAST_COMPILED},
@@ -54,6 +58,8 @@ NAMES = {
         predict.FREE_COMPILED,
     },
     "memory": {OURS},
+    "conv": {DENSE, OURS, conv.GROUPED, conv.UNFOLDED},
+    "train": {training.PLAIN, training.CONVOLUTIONS, training.RECIPE},
 }
 
 
@@ -76,13 +82,14 @@ def test_every_implementation_is_in_the_table(rows, group):
 
 def test_every_operation_is_timed(rows):
     """Compiled backwards make both gradients, so they have no dx and dw of their own."""
-    for group in ("rows", "shared"):
+    for group in ("rows", "shared", "conv"):
         of = {name: set() for name in NAMES[group]}
         for row in rows:
             if row.group == group:
                 of[row.implementation].add(row.op)
         for name, ops in of.items():
-            alone = set() if "compiled" in name else {"dx", "dw"}
+            whole = "compiled" in name or name in conv.COPYING
+            alone = set() if whole else {"dx", "dw"}
             assert ops == {"fwd", "fwd+bwd"} | alone, name
 
 
@@ -102,9 +109,13 @@ def test_ratios_compare_within_a_shape(rows):
         gaussian.EAGER,
         predict.LOOP_COMPILED,
         predict.FREE_COMPILED,
+        conv.GROUPED,
+        conv.UNFOLDED,
     ):
         assert f"'{other}'" in text
     assert "share of the speed of the product without masks: fwd" in text
+    assert "share of the speed of the convolution without masks: fwd" in text
+    assert f"{training.RECIPE}, a step takes" in text
     assert "times F.linear" in text
     assert "copies of W would take" in text
     group = [r for r in rows if r.group == "rows" and r.op == "fwd" and r.p != 0.25]
@@ -130,9 +141,10 @@ def test_plots_are_written_from_the_file(rows, tmp_path, monkeypatch, capsys):
         {predict.LOOP},
         {DENSE},
         {OURS, *predict.KINDS},
+        {training.PLAIN, conv.GROUPED},
         set(NAMES["predict"]) - {f"{OURS}, scope row"},
     ],
-    ids=["folded", "loop", "dense", "ours", "all but one"],
+    ids=["folded", "loop", "dense", "ours", "training", "all but one"],
 )
 def test_what_failed_is_left_out_of_ratios_and_plots(rows, failed, tmp_path):
     """A baseline that did not run takes its comparisons with it, no other."""

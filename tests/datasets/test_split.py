@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from bayes_dc.datasets import ArraySplit, DataConfig, DatasetError, Normalisation, load_dataset
+from bayes_dc.datasets import split as split_module
 from bayes_dc.datasets.split import to_float
 
 CPU = torch.device("cpu")
@@ -148,3 +149,27 @@ def test_import_is_light():
     code = f"import sys, bayes_dc.datasets; print([m for m in {heavy} if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+def test_split_that_does_not_fit_on_the_device_is_copied_batch_by_batch(monkeypatch):
+    indices = torch.tensor([4, 0, 4])
+    expected = split_of().batch(indices, CPU)
+    monkeypatch.setattr(split_module, "room_bytes", lambda device: 71)
+    small = split_of()
+    assert small.images.nbytes == 72
+    assert torch.equal(small.batch(indices, CPU), expected)
+    assert list(small._resident.values()) == [None]
+    monkeypatch.setattr(split_module, "room_bytes", lambda device: 72)
+    resident = split_of()
+    assert torch.equal(resident.batch(indices, CPU), expected)
+    assert resident._resident[CPU] is resident.images
+
+
+@pytest.mark.gpu
+def test_split_goes_to_a_gpu_that_has_room():
+    device = torch.device("cuda", torch.cuda.current_device())
+    data = split_of()
+    assert torch.equal(
+        data.batch(torch.tensor([3, 1]), device).cpu(), data.batch(torch.tensor([3, 1]), CPU)
+    )
+    assert data._resident[device].is_cuda

@@ -19,7 +19,7 @@ import scipy.io
 import torch
 from torchvision import datasets as tv
 
-from bayes_dc.datasets import DataConfig, DatasetError, load_dataset
+from bayes_dc.datasets import DataConfig, DatasetError, load_dataset, load_test_split
 from bayes_dc.datasets import files as files_module
 
 SHARED = Path(__file__).parents[3] / "shared" / "data"
@@ -387,3 +387,26 @@ def test_real_mnist(tmp_path):
     pixels = data.train.images.double() / 255
     assert round(float(pixels.mean()), 4) == data.normalisation.mean[0]
     assert round(float(pixels.std(correction=0)), 4) == data.normalisation.std[0]
+
+
+def test_test_files_are_enough_for_the_test_split(idx_set):
+    name, root, folder, images = idx_set
+    for file in folder.glob("train-*"):
+        file.unlink()
+    settings = DataConfig(name=name, root=str(root))
+    test = load_test_split(settings)
+    assert np.array_equal(test.image(3)[:, :, 0], images[11])
+    with pytest.raises(DatasetError, match=r"missing train-images-idx3-ubyte\.gz, train-labels"):
+        load_dataset(settings)
+    (folder / "t10k-labels-idx1-ubyte.gz").unlink()
+    (folder / "t10k-labels-idx1-ubyte").unlink()
+    with pytest.raises(DatasetError, match=r"missing t10k-labels-idx1-ubyte\.gz in"):
+        load_test_split(settings)
+
+
+def test_test_split_alone_is_that_of_the_whole_set():
+    settings = DataConfig(name="digits", scaling="unit")
+    alone, whole = load_test_split(settings), load_dataset(settings).test
+    assert torch.equal(alone.images, whole.images)
+    assert torch.equal(alone.labels, whole.labels)
+    assert alone.normalisation == whole.normalisation

@@ -162,12 +162,11 @@ def test_parameters_and_buffers_are_not_taken_for_results(chunk, x):
     assert [t.__dict__ for t in (model.scale, model.kept, x)] == [{}, {}, {}]
 
 
-def test_one_pass_at_a_time_repeats_nothing(x):
-    """A tensor with its inputs along another dimension cannot be repeated; it need not be."""
+@pytest.mark.parametrize("chunk", [None, 1, 3])
+def test_inputs_along_another_dimension(chunk, x):
+    """Such a tensor cannot be repeated for the passes; the input can, or one pass is run alone."""
     first, second = layers((K, K), (K, C))
     join = Apply(lambda x, layer: torch.stack([x, 2 * x]).mul(layer(x)).sum(dim=0), first)
     model = nn.Sequential(join, second)
-    with pytest.raises(ValueError, match=r"A tensor of 2 rows met passes folded into 35 rows"):
-        predict_with_uncertainty(model, x, T=T)
-    got = predict_with_uncertainty(model, x, T=T, chunk=1, return_samples=True)
+    got = predict_with_uncertainty(model, x, T=T, chunk=chunk, return_samples=True)
     assert torch.equal(got.samples, by_hand(model, x))

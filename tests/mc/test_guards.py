@@ -76,6 +76,7 @@ def test_modes_and_statistics_are_as_before(fails, model, x):
         assert predict_with_uncertainty(model, x, T=10).variance.all()
     assert {n: m.training for n, m in model.named_modules()} == flags
     assert [layer.masks for layer in (model[0], model[4])] == [None, None]
+    assert "forward" not in model[3].__dict__
     assert_state(model, before)
 
 
@@ -89,12 +90,13 @@ def test_batchnorm_uses_its_running_statistics(model, x):
     assert torch.equal(predict_with_uncertainty(model, x[:1], T=10).mean[0], want.mean[0])
 
 
-def test_dropout_is_off(model, x):
-    """Only DropConnect draws."""
-    want = predict_with_uncertainty(model, x, T=10)
+def test_dropout_can_be_off(model, x):
+    """Then only DropConnect draws."""
+    want = predict_with_uncertainty(model, x, T=10, dropout=False)
     model[3].p = 0.99
-    got = predict_with_uncertainty(model.train(), x, T=10)
+    got = predict_with_uncertainty(model.train(), x, T=10, dropout=False)
     assert torch.equal(got.mean, want.mean)
+    assert not torch.equal(predict_with_uncertainty(model, x, T=10).mean, want.mean)
 
 
 class Counting(nn.Module):

@@ -80,15 +80,32 @@ def test_sample_ids(ids, got, model, x):
     )
 
 
+@pytest.mark.parametrize("value", [None, 0.5, "off", 1])
+def test_dropout(value, model, x):
+    text = refusal(ValueError, model, x, T=2, dropout=value)
+    assert text == (
+        f"dropout must be True (nn.Dropout draws masks too) or False (it is off); got {value!r}."
+    )
+
+
 def test_link(model, x):
     text = refusal(ValueError, model, x, T=2, link="sigmoid")
     assert text == "link must be one of ('softmax', 'identity'); got 'sigmoid'."
 
 
-@pytest.mark.parametrize("network", [nn.Linear(K, 3), nn.Sequential(nn.Dropout(0.5))])
-def test_a_model_without_dropconnect(network, x):
-    text = refusal(ValueError, network, x, T=2)
-    assert "The model has no DropConnect layer, so every pass would be equal." in text
+@pytest.mark.parametrize(
+    ("network", "options", "why"),
+    [
+        (nn.Linear(K, 3), {}, " and no dropout with p > 0 that draws in its forward"),
+        (nn.Sequential(nn.Linear(K, 3), nn.Dropout(0.0)), {}, " and no dropout with p > 0 that"),
+        (nn.Sequential(nn.Dropout(0.5)), {"dropout": False}, " and dropout is off (dropout=False)"),
+    ],
+    ids=["plain", "p=0", "off"],
+)
+def test_a_model_without_masks(network, options, why, x):
+    text = refusal(ValueError, network, x, T=2, **options)
+    assert f"The model has no DropConnect layer{why}" in text
+    assert ", so every pass would be equal." in text
     assert "bayes_dc.convert(model, p=0.5)" in text
     assert "bayes_dc.DropConnectLinear" in text
 

@@ -346,11 +346,13 @@ def test_a_transformer_block_draws_its_masks():
     torch.manual_seed(0)
     block = nn.TransformerEncoderLayer(12, 3, 16, batch_first=True)
     model = nn.Sequential(block, nn.Flatten(), nn.Linear(36, 3))
-    assert convert(model, select=lambda name, _: name == "0.linear1").converted == ("0.linear1",)
+    report = convert(model, select=lambda name, _: name == "0.linear1")
+    assert list(report.converted) == ["0.linear1"]
     x = inputs(12).view(4, 3, 12)
-    got = predict_with_uncertainty(model, x, T=6, return_samples=True)
+    options = {"T": 6, "return_samples": True, "dropout": False}
+    got = predict_with_uncertainty(model, x, **options)
     assert (got.variance > 0).all()
-    single = predict_with_uncertainty(model, x, T=6, chunk=1, return_samples=True)
+    single = predict_with_uncertainty(model, x, chunk=1, **options)
     # Matrix products of other heights round in other ways.
     torch.testing.assert_close(got.samples, single.samples, rtol=0, atol=64 * 2.0**-24)
 

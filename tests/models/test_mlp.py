@@ -48,3 +48,15 @@ def test_sizes_that_are_not_positive_are_refused(arguments, message):
     with pytest.raises(ValueError, match="must be positive") as error:
         mlp(*arguments)
     assert str(error.value) == message
+
+
+def test_dropout_follows_every_relu():
+    kinds = [type(layer) for layer in mlp(4, 3, hidden=(5, 6), dropout=0.5)]
+    hidden = [nn.Linear, nn.ReLU, nn.Dropout]
+    assert kinds == [nn.Flatten, *hidden, *hidden, nn.Linear]
+    assert [type(layer) for layer in mlp(4, 3, hidden=(), dropout=0.5)] == [nn.Flatten, nn.Linear]
+
+
+def test_dropout_out_of_range_is_refused():
+    with pytest.raises(ValueError, match=r"^dropout must be in \[0, 1\); got 1\.5\.$"):
+        mlp(4, 3, dropout=1.5)

@@ -1,15 +1,15 @@
-"""convert and restore: the same objects before, between and after."""
+"""convert, its report, and restore: the same objects before, between and after."""
 
+import dataclasses
 from collections import OrderedDict
 
 import pytest
 import torch
 from torch import nn
-from torch.nn.utils import parametrizations
 
-from bayes_dc import DropConnectLinear, convert, restore
+from bayes_dc import DropConnectConv2d, DropConnectLinear, convert, restore
 from bayes_dc.models import mlp
-from bayes_dc.nn import MaskKeys, dropconnect_layers
+from bayes_dc.nn import MaskKeys, dropconnect_layers, number_layers
 
 
 class Scaled(nn.Linear):
@@ -39,8 +39,10 @@ def test_layers_keep_their_objects_names_and_values():
     )
     parameters = dict(model.named_parameters())
     report = convert(model, p=0.25, scope="sample", scale="none")
-    assert report.converted == ("first", "body.0", "last")
-    assert report.skipped == {"own": "a subclass of nn.Linear (Scaled) with a forward of its own"}
+    assert tuple(report.converted) == ("first", "body.0", "last")
+    assert report.left_alone == {
+        "own": "a subclass of nn.Linear (Scaled), whose forward may be its own"
+    }
     for name, module in model.named_modules():
         assert module is layers[name]
         assert isinstance(module, DropConnectLinear) == (name in report.converted)
@@ -108,65 +110,6 @@ def test_what_is_no_model_is_refused(function):
         function([1])
 
 
-@pytest.mark.parametrize("scale", ["inverted", "none"])
-def test_the_fused_transformer_layer_does_not_read_past_a_layer(scale):
-    """Without gradients torch's encoder layer takes the weights, unless a layer has a hook."""
-    torch.manual_seed(0)
-    model = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True).eval()
-    x = torch.randn(3, 5, 8)
-    attributes = {name: len(m._forward_pre_hooks) for name, m in model.named_modules()}
-    convert(model, scale=scale)
-    keys = MaskKeys(0)
-    keys.set(pass_ids=0, sample_ids=torch.arange(3))
-
-    def assert_equal_without_gradients():
-        want = model(x)
-        with torch.no_grad():
-            # Fused sums round in another order.
-            torch.testing.assert_close(model(x), want, rtol=0, atol=64 * 2.0**-24)
-
-    assert_equal_without_gradients()
-    with keys.attached(model):
-        assert_equal_without_gradients()
-    assert_equal_without_gradients()
-    restore(model)
-    assert {name: len(m._forward_pre_hooks) for name, m in model.named_modules()} == attributes
-
-
-def test_hooks_and_optimizers_stay_valid():
-    model = network()
-    calls = []
-    model.first.register_forward_hook(lambda *_: calls.append("forward"))
-    model.first.register_full_backward_hook(lambda *_: calls.append("backward"))
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    convert(model)
-    before = model.first.weight.detach().clone()
-    model(torch.randn(4, 6, requires_grad=True)).sum().backward()
-    optimizer.step()
-    assert calls == ["forward", "backward"]
-    assert not torch.equal(model.first.weight, before)
-    restore(model)
-    model(torch.randn(4, 6, requires_grad=True)).sum().backward()
-    assert calls == ["forward", "backward"] * 2
-
-
-def test_tied_weights_stay_tied():
-    model = nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 4))
-    model[2].weight = model[0].weight
-    convert(model)
-    assert model[2].weight is model[0].weight
-    assert len(list(model.parameters())) == 3
-    # One weight, two layers, two masks.
-    assert [model[0].mask_layer, model[2].mask_layer] == [0, 1]
-
-
-def test_a_layer_used_twice_is_converted_once():
-    layer = nn.Linear(4, 4)
-    model = nn.Sequential(layer, nn.ReLU(), layer)
-    assert convert(model).converted == ("0",)
-    assert model[0] is model[2]
-
-
 def test_select_sees_names_and_layers():
     model, seen = network(), []
 
@@ -176,73 +119,40 @@ def test_select_sees_names_and_layers():
 
     report = convert(model, select=select)
     assert seen == [("first", nn.Linear), ("body.0", nn.Linear), ("last", nn.Linear)]
-    assert report.converted == ("first", "body.0")
-    assert report.skipped["last"] == "not selected"
+    assert tuple(report.converted) == ("first", "body.0")
+    assert report.left_alone["last"] == "not selected"
 
 
 def test_exclude_last():
     model = network()
     report = convert(model, exclude_last=True)
-    assert report.converted == ("first", "body.0")
-    assert report.skipped["last"] == "the last linear layer (exclude_last)"
+    assert tuple(report.converted) == ("first", "body.0")
+    assert report.left_alone["last"] == "the last layer (exclude_last)"
+    model = nn.Sequential(nn.Linear(4, 4), nn.Unflatten(1, (4, 1, 1)), nn.Conv2d(4, 2, 1))
+    assert tuple(convert(model, exclude_last=True).converted) == ("0",)
+    assert type(model[2]) is nn.Conv2d
 
 
-def test_a_linear_layer_is_a_model():
-    layer = nn.Linear(4, 3)
-    assert convert(layer).converted == ("",)
-    assert isinstance(layer, DropConnectLinear)
-
-
-def test_parametrized_layers_are_refused_with_the_reason():
-    model = network()
-    parametrizations.weight_norm(model.first)
-    report = convert(model)
-    assert report.skipped["first"] == "parametrized: remove the parametrization first"
-    assert report.converted == ("body.0", "last")
-
-
-def test_layers_whose_forward_is_not_called_are_left_alone():
-    """nn.MultiheadAttention reads the weights of its out_proj itself."""
-    model = nn.TransformerEncoderLayer(8, 2, 16)
-    report = convert(model)
-    assert report.converted == ("linear1", "linear2")
-    assert report.skipped == {
-        "self_attn.out_proj": "a subclass of nn.Linear (NonDynamicallyQuantizableLinear) with a "
-        "forward of its own"
-    }
+@pytest.mark.parametrize(
+    ("layer", "form"),
+    [(nn.Linear(4, 3), DropConnectLinear), (nn.Conv2d(4, 3, 1), DropConnectConv2d)],
+)
+def test_a_layer_is_a_model(layer, form):
+    assert tuple(convert(layer).converted) == ("",)
+    assert type(layer) is form
+    assert restore(layer) == ("",)
+    assert type(layer) is form.__mro__[2]
 
 
 def test_converted_layers_are_left_as_they_are():
     model = network()
     convert(model, p=0.1, select=lambda name, _: name == "first")
     report = convert(model, p=0.5)
-    assert report.skipped["first"] == "already a DropConnect layer"
+    assert report.left_alone["first"] == (
+        "already a DropConnect layer (p=0.1 (0.0996094), scope='row', scale='inverted')"
+    )
     assert (model.first.p, model.last.p) == (0.1, 0.5)
     assert [model.first.mask_layer, model.body[0].mask_layer, model.last.mask_layer] == [0, 1, 2]
-
-
-@pytest.mark.parametrize(
-    ("model", "options", "seen"),
-    [
-        (nn.Sequential(nn.Conv2d(1, 1, 1)), {}, "the model has no torch.nn.Linear."),
-        (
-            nn.Linear(2, 2),
-            {"exclude_last": True},
-            "the model (the last linear layer (exclude_last)).",
-        ),
-        (
-            nn.Sequential(Scaled(2, 2), nn.Linear(2, 2)),
-            {"select": lambda *_: False},
-            "0 (a subclass of nn.Linear (Scaled) with a forward of its own), 1 (not selected).",
-        ),
-    ],
-    ids=["none", "last", "all-skipped"],
-)
-def test_nothing_to_convert_is_an_error_that_says_why(model, options, seen):
-    with pytest.raises(ValueError, match="convert found no layer to replace: ") as error:
-        convert(model, **options)
-    assert f"no layer to replace: {seen}\n" in str(error.value)
-    assert "check `select` and `exclude_last`" in str(error.value)
 
 
 @pytest.mark.parametrize(
@@ -262,3 +172,79 @@ def test_no_random_number_is_drawn():
     convert(model)
     restore(model)
     assert torch.equal(torch.get_rng_state(), state)
+
+
+def test_the_report_shows_a_table():
+    model = nn.Sequential(
+        OrderedDict(
+            stem=nn.Conv2d(3, 8, 3, padding="same", bias=False), norm=nn.BatchNorm2d(8),
+            head=nn.Linear(8, 4), cell=nn.LSTM(4, 1), own=Scaled(4, 4),
+        )
+    )  # fmt: skip
+    report = convert(model, p={"head": 0.5, "*": 0.25}, scale="none", sampler={"head": "gaussian"})
+    assert (
+        str(report)
+        == """\
+converted 2 layers: masks on 248 weights, of 316 parameters of the model
+  stem  Conv2d(3, 8, kernel_size=(3, 3), stride=(1, 1), padding=same, bias=False): p=0.25, \
+scope='sample', scale='none'
+  head  Linear(in_features=8, out_features=4, bias=True): p=0.5, scope='row', scale='none', \
+sampler='gaussian'
+left alone:
+  cell  LSTM holds weight_ih_l0, weight_hh_l0 itself; only nn.Linear and nn.Conv2d have a \
+DropConnect form
+  own   a subclass of nn.Linear (Scaled), whose forward may be its own"""
+    )
+    layer = nn.Linear(2, 2)
+    assert (
+        str(convert(layer))
+        == """\
+converted 1 layer: masks on 4 weights, of 6 parameters of the model
+  (the model itself)  Linear(in_features=2, out_features=2, bias=True): p=0.5, scope='row'
+left alone:
+  nothing"""
+    )
+
+
+def test_a_dry_run_says_the_same_and_changes_nothing():
+    model = network()
+    before = {name: (type(m), {*m.__dict__}) for name, m in model.named_modules()}
+    planned = convert(model, p=0.25, exclude_last=True, dry_run=True)
+    assert {name: (type(m), {*m.__dict__}) for name, m in model.named_modules()} == before
+    assert str(planned).startswith("would convert 2 layers: ")
+    done = convert(model, p=0.25, exclude_last=True)
+    assert (planned.dry_run, done.dry_run) == (True, False)
+    assert dataclasses.replace(planned, dry_run=False) == done
+
+
+def test_layers_that_cannot_be_numbered_are_given_back():
+    """All or nothing, also where the last step is refused."""
+    model = nn.Sequential(DropConnectLinear(2, 2), DropConnectLinear(2, 2), nn.Linear(2, 2))
+    model[0].mask_layer = model[1].mask_layer = 3
+    with pytest.raises(ValueError, match="both carry mask layer number 3"):
+        convert(model)
+    assert type(model[2]) is nn.Linear
+    assert set(model[2].__dict__) == set(nn.Linear(1, 1).__dict__)
+    number_layers(model, renumber=True)
+    convert(model)
+    assert model[2].mask_layer == 2
+
+
+def test_a_model_in_a_run_is_not_converted():
+    model = network()
+    convert(model, select="first")
+    with MaskKeys(0).attached(model):
+        with pytest.raises(RuntimeError, match="Layer 'first' draws its masks from attached Mask"):
+            convert(model)
+        assert type(model.last) is nn.Linear
+    convert(model)
+
+
+def test_modes_follow_train_and_eval():
+    """Both return the model, and reach layers at any depth."""
+    model = nn.Sequential(network())
+    convert(model)
+    assert model.eval() is model
+    assert not any(m.training for m in model.modules())
+    assert model.train() is model
+    assert all(m.training for m in model.modules())

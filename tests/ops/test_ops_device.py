@@ -8,13 +8,14 @@ import torch
 from bayes_dc.ops import _device
 
 MATMUL = torch.backends.cuda.matmul
+CONV = torch.backends.cudnn.conv
 
 
 @pytest.fixture(autouse=True)
 def switch():
-    before = MATMUL.fp32_precision
+    before = MATMUL.fp32_precision, CONV.fp32_precision
     yield
-    MATMUL.fp32_precision = before
+    MATMUL.fp32_precision, CONV.fp32_precision = before
 
 
 @pytest.mark.parametrize("allowed", [True, False])
@@ -24,6 +25,15 @@ def test_either_interface_sets_the_switch(allowed):
     assert _device.tensor_float32() == allowed
     MATMUL.fp32_precision = "tf32" if allowed else "ieee"
     assert _device.tensor_float32() == allowed
+
+
+@pytest.mark.parametrize("allowed", [True, False])
+def test_convolutions_have_a_switch_of_their_own(allowed):
+    MATMUL.fp32_precision = "ieee" if allowed else "tf32"
+    torch.backends.cudnn.allow_tf32 = allowed
+    assert _device.convolution_tensor_float32() == allowed
+    CONV.fp32_precision = "tf32" if allowed else "ieee"
+    assert _device.convolution_tensor_float32() == allowed
 
 
 def test_the_switch_is_off_by_default():

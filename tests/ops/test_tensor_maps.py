@@ -86,3 +86,47 @@ def test_one_row_of_any_distance():
 def test_rows_are_those_of_the_tensor():
     x = torch.arange(96.0).view(2, 6, 1, 8)[:, ::2]
     assert torch.equal(_hopper.rows_of(x), x.reshape(6, 8))
+
+
+IMAGES = torch.zeros(2, 3, 6, 4, 64, dtype=torch.bfloat16)
+IMAGE_MAPS = {
+    "contiguous": (IMAGES, 1, 3, [6, 6, 1, 4, 64], [1536, 256, 256, 64, 1]),
+    "every second position": (IMAGES, 2, 3, [6, 3, 2, 2, 128], [1536, 512, 256, 128, 1]),
+    "passes share": (IMAGES[:1].expand(5, *IMAGES.shape[1:]), 1, 0, [3, 6, 1, 4, 64], None),
+    "one image of each pass": (IMAGES[:, 1:2], 1, 1, [2, 6, 1, 4, 64], [4608, 256, 256, 64, 1]),
+    "one image": (IMAGES[:1, :1], 1, 0, [1, 6, 1, 4, 64], None),
+    "some channels": (IMAGES[..., 8:48], 1, 3, [6, 6, 1, 4, 40], [1536, 256, 256, 64, 1]),
+    "one position": (IMAGES[:, :, :1, :1], 1, 3, [6, 1, 1, 1, 64], [1536, 64, 64, 64, 1]),
+}
+NO_IMAGE_MAPS = {
+    "images of passes at another distance": (IMAGES[:, :2], 1),
+    "one image for all": (IMAGES[:, :1].expand(-1, 3, -1, -1, -1), 1),
+    "channels first": (torch.zeros(2, 3, 64, 6, 4).permute(0, 1, 3, 4, 2), 1),
+    "from the second channel": (IMAGES[..., 1:], 1),
+    "channels of 24 bytes": (torch.zeros(2, 3, 6, 4, 12, dtype=torch.bfloat16), 1),
+    "an odd number of columns, by phase": (torch.zeros(2, 3, 6, 5, 64), 2),
+    "some channels, by phase": (IMAGES[..., :32], 2),
+    "overlapping columns": (torch.zeros(2, 3, 6, 200).unfold(3, 64, 8), 1),
+}
+
+
+@pytest.mark.parametrize("name", IMAGE_MAPS)
+def test_what_a_tensor_map_of_images_says(name):
+    t, stride, per_pass, shape, strides = IMAGE_MAPS[name]
+    assert _hopper.images_by_tma(t, stride)
+    found, number = _hopper.describe_images(t, (2, 4, 4), 64, stride)
+    assert (found.shape, number) == (shape, per_pass)
+    assert found.strides == (strides or [1536, 256, 256, 64, 1])
+    assert found.block_shape == [2, 4, 1, 4, 64]
+
+
+@pytest.mark.parametrize("name", NO_IMAGE_MAPS)
+def test_what_no_tensor_map_of_images_can_say(name):
+    t, stride = NO_IMAGE_MAPS[name]
+    assert not _hopper.images_by_tma(t, stride)
+
+
+def test_weights_of_a_tap():
+    found = _hopper.describe_taps(torch.zeros(6, 3, 2, 8), 64, 32)
+    assert (found.shape, found.strides) == ([6, 6, 8], [48, 8, 1])
+    assert found.block_shape == [64, 1, 32]

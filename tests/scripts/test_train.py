@@ -2,6 +2,7 @@
 
 import importlib.util
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -187,3 +188,21 @@ def test_a_network_whose_outputs_overflow_is_not_a_success(script, config, capsy
     code = script.main([str(config), "--set", "data.validation_fraction=0", *options])
     assert code == 2
     assert "error: the test loss of the saved network is nan" in capsys.readouterr().err
+
+
+def test_fine_tuning_starts_where_the_plain_network_ended(script, config, tmp_path, capsys):
+    plain, tuned = tmp_path / "plain", tmp_path / "tuned"
+    base = [str(config), "--set", "data.validation_fraction=0"]
+    assert script.main([*base, "--set", f"output_dir={plain}", "--set", "model.p=0"]) == 0
+    start = [*base, "--set", f"output_dir={tuned}", "--set", f"init_from={plain}"]
+    # A rate of nothing: the weights at the end are those at the start.
+    still = ["--set", "train.optimizer.lr=1e-30", "--set", "train.epochs=1"]
+    assert script.main([*start, *still]) == 0
+    states = [load_checkpoint(folder)[1] for folder in (plain, tuned)]
+    assert all(torch.equal(states[0][name], states[1][name]) for name in states[0])
+    # A run that goes on does not start again from them, and does not need them.
+    shutil.rmtree(plain)
+    more = ["--set", "train.optimizer.lr=1e-30", "--set", "train.epochs=2", "--resume"]
+    assert script.main([*start, *more]) == 0
+    text = refusal(script, capsys, *start, "--overwrite")
+    assert text.startswith(f"error: no checkpoint at {plain}: there is no such folder.")

@@ -34,10 +34,19 @@ class Run:
     """One small training run: settings by keyword, everything else fixed."""
 
     def __init__(
-        self, path, *, samples=23, validation=True, p=0.5, seed=3, hidden=(8,), **settings
+        self,
+        path,
+        *,
+        samples=23,
+        validation=True,
+        p=0.5,
+        dropout=0.0,
+        seed=3,
+        hidden=(8,),
+        **settings,
     ):
         self.data = toy_data(samples, validation)
-        self.model_settings = ModelConfig(p=p, hidden=hidden)
+        self.model_settings = ModelConfig(p=p, dropout=dropout, hidden=hidden)
         self.settings = TrainConfig.model_validate({"epochs": 3, "batch_size": 5, **settings})
         self.folder = RunFolder(path)
         config = Config.model_validate({

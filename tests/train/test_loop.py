@@ -235,6 +235,38 @@ def test_bf16_trains_in_lower_precision(make_run):
     assert all(p.dtype == torch.float32 for p in mixed.model.parameters())
 
 
+def convolution():
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Conv2d(1, 2, 1), nn.Conv2d(2, 4, 2), nn.Flatten(), nn.Linear(16, 3))
+
+
+def test_channels_last_is_the_same_network_in_another_order(make_run):
+    losses = {}
+    for last in (False, True):
+        run = make_run(f"{last}", p=0, channels_last=last, validation=False)
+        run.model = convolution()
+        losses[last] = run.fit()[-1]["train_loss"]
+        weight = run.model[1].weight
+        assert weight.is_contiguous() is not last
+        assert weight.is_contiguous(memory_format=torch.channels_last) is last
+        assert load_checkpoint(run.folder.last)[1]["0.weight"].is_contiguous()
+    assert losses[True] == pytest.approx(losses[False], rel=1e-5)
+
+
+def test_label_smoothing_mixes_the_target_with_all_classes(make_run):
+    """The loss of a step is (1 − ε) CE(y) + ε mean over classes of CE(class)."""
+    run = make_run(
+        p=0, epochs=1, batch_size=23, label_smoothing=0.25, optimizer={"name": "sgd", "lr": 1e-30}
+    )
+    with torch.no_grad():
+        log_p = run.model(run.data.train.batch(torch.arange(23), torch.device("cpu"))).log_softmax(
+            1
+        )
+    hit = log_p[torch.arange(23), run.data.train.labels]
+    expected = -(0.75 * hit + 0.25 * log_p.mean(1)).mean()
+    assert run.fit()[0]["train_loss"] == pytest.approx(float(expected), rel=1e-6)
+
+
 def test_fp16_needs_a_gpu(make_run):
     with pytest.raises(
         TrainingError, match=r"train\.amp fp16 needs a GPU: set amp to bf16 or none"

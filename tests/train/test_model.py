@@ -34,6 +34,49 @@ def test_network_that_is_larger_than_memory(width):
         build_model(ModelConfig(hidden=(width,)), SHAPE, 2)
 
 
+def test_last_pattern_that_fits_decides():
+    def chosen(*select):
+        settings = ModelConfig(hidden=(5, 4), select=select)
+        model = build_model(settings, SHAPE, 2)
+        return [n for n, m in model.named_modules() if isinstance(m, DropConnectLinear)]
+
+    assert chosen("*") == ["1", "3", "5"]
+    assert chosen("[13]") == ["1", "3"]
+    assert chosen("*", "!3") == ["1", "5"]
+    assert chosen("!3", "*") == ["1", "3", "5"]
+    assert chosen("!3") == ["1", "5"]
+    assert chosen("*", "!*", "5") == ["5"]
+
+
+@pytest.mark.parametrize("pattern", ["fc", "!fc"])
+def test_pattern_that_fits_no_layer(pattern):
+    with pytest.raises(ValueError, match="select names 'fc', and no linear or"):
+        build_model(ModelConfig(hidden=(5,), select=("*", pattern)), SHAPE, 2)
+
+
+@pytest.mark.parametrize("name", ["lenet5", "cnn", "resnet18", "resnet20", "vgg16_bn"])
+def test_every_network_has_its_name(name):
+    settings = ModelConfig(name=name, p=0, dropout=0.25)
+    with torch.device("meta"):
+        model = build_model(settings, (3, 32, 32), 7)
+        assert model(torch.randn(2, 3, 32, 32)).shape == (2, 7)
+    assert {m.p for m in model.modules() if isinstance(m, nn.Dropout)} == {0.25}
+
+
+def test_perceptron_with_dropout():
+    model = build_model(ModelConfig(p=0, dropout=0.25, hidden=(5,)), SHAPE, 2)
+    assert [m.p for m in model.modules() if isinstance(m, nn.Dropout)] == [0.25]
+
+
+def test_images_that_a_network_does_not_take():
+    with pytest.raises(ValueError, match="lenet5 takes images of 28"):
+        build_model(ModelConfig(name="lenet5"), (1, 8, 8), 10)
+
+
+def test_layers_have_their_own_default_scope():
+    assert {m.scope for m in layers(build_model(ModelConfig(), SHAPE, 2))} == {"row"}
+
+
 def test_p_zero_is_a_plain_network():
     assert {type(m) for m in layers(build_model(ModelConfig(p=0), SHAPE, 2))} == {nn.Linear}
 

@@ -48,6 +48,11 @@ RESUMES = {
     "sgd-multistep": {"optimizer": SGD, "schedule": {"name": "multistep", "milestones": [2]}},
     "every-second-epoch": {"checkpoint_every": 2, "epochs": 4},
     "clipped-bf16": {"grad_clip": 0.5, "amp": "bf16"},
+    "changed-images": {
+        "augment": {"shift": 1, "flip": True},
+        "label_smoothing": 0.1,
+        "optimizer": SGD | {"weight_decay": 0.1, "decay": "weights"},
+    },
 }
 
 
@@ -73,6 +78,22 @@ def test_resumed_run_is_the_uninterrupted_run_bit_for_bit(make_run, monkeypatch,
         metas = [load_checkpoint(run.folder.path / checkpoint)[0] for run in (straight, resumed)]
         assert metas[0].epoch == metas[1].epoch
         assert metas[0].sha256["model.safetensors"] == metas[1].sha256["model.safetensors"]
+
+
+def test_resumed_run_with_dropout_is_the_uninterrupted_run(make_run, monkeypatch):
+    """Masks of nn.Dropout are keyed by step and sample, too: no generator to put back."""
+    straight = make_run("straight", p=0, dropout=0.5)
+    history = straight.fit()
+    stopped = make_run("stopped", p=0, dropout=0.5)
+    with monkeypatch.context() as patch:
+        stop_after(patch, 1)
+        with pytest.raises(Stop):
+            stopped.fit()
+    torch.manual_seed(11)
+    resumed = make_run("stopped", p=0, dropout=0.5)
+    assert without_times(resumed.fit(resume=True)) == without_times(history)
+    for a, b in zip(straight.model.parameters(), resumed.model.parameters(), strict=True):
+        assert torch.equal(a, b)
 
 
 def test_learning_rate_after_a_resume(make_run, monkeypatch):

@@ -92,6 +92,21 @@ def test_optimizer_gets_every_option(settings, kind):
     assert len(group["params"]) == 2
 
 
+@pytest.mark.parametrize("name", ["sgd", "adam", "adamw"])
+def test_weight_decay_of_weights_only(name):
+    model = nn.Sequential(nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2), nn.Flatten(), nn.Linear(2, 2))
+    settings = OptimizerConfig(name=name, weight_decay=0.1, decay="weights")
+    decayed, spared = make_optimizer(settings, model).param_groups
+    assert (decayed["weight_decay"], spared["weight_decay"]) == (0.1, 0.0)
+    assert [p.ndim for p in decayed["params"]] == [4, 2]
+    assert [p.ndim for p in spared["params"]] == [1, 1, 1, 1]
+
+
+def test_a_network_without_biases_has_one_group():
+    settings = OptimizerConfig(weight_decay=0.1, decay="weights")
+    assert len(make_optimizer(settings, nn.Linear(2, 2, bias=False)).param_groups) == 1
+
+
 def test_frozen_parameters_are_left_out():
     model = nn.Linear(2, 2)
     model.bias.requires_grad_(False)

@@ -10,6 +10,7 @@ Scratch     120 KB per thread in float32, whatever G, N and K are
 
 from typing import Any
 
+from bayes_dc.ops._cpu_emit import bytes_of, clear, next_task
 from bayes_dc.ops.linear._cpu_ir import ROWS, WORD, sum_over_rows
 from bayes_dc.ops.linear._cpu_tile import (
     GROUPS_AT,
@@ -17,10 +18,7 @@ from bayes_dc.ops.linear._cpu_tile import (
     PASSES_AT,
     SAMPLES_AT,
     TABLE_BYTES,
-    bytes_of,
-    clear,
     copy_tiles,
-    next_task,
     row_groups,
     row_offsets,
     write_tile,

@@ -10,6 +10,8 @@ Scratch     230 KB per thread in float32, whatever G, N and K are
 
 from typing import Any
 
+from bayes_dc.ops._cpu_emit import bytes_of, clear, load, next_task, store
+from bayes_dc.ops._cpu_interleave import interleave
 from bayes_dc.ops.linear._cpu_ir import ROWS, WORD, sum_over_inputs
 from bayes_dc.ops.linear._cpu_tile import (
     GROUPS_AT,
@@ -17,15 +19,9 @@ from bayes_dc.ops.linear._cpu_tile import (
     SAMPLES_AT,
     TABLE_BYTES,
     TASK_ROWS,
-    bytes_of,
-    clear,
-    interleave,
-    load,
-    next_task,
     pack_rows,
     row_groups,
     row_offsets,
-    store,
     write_tile,
 )
 from bayes_dc.rng.numba_jit import compiled, inlined

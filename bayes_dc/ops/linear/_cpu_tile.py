@@ -1,6 +1,6 @@
-"""What the CPU kernels share: memory access, packing, tables of rows, the queue of tasks.
+"""What the CPU kernels share: packing and tables of rows.
 
-Addresses and ``tag`` as in ``_cpu_ir``.
+Addresses and ``tag`` as in ``ops/_cpu_emit.py``.
 """
 
 from typing import Any
@@ -8,6 +8,8 @@ from typing import Any
 from llvmlite import ir
 from numba import types
 
+from bayes_dc.ops._cpu_emit import bytes_of, load, store
+from bayes_dc.ops._cpu_interleave import interleave
 from bayes_dc.ops.linear._cpu_ir import ROWS
 from bayes_dc.rng.numba_jit import inlined, primitive
 from bayes_dc.rng.numba_rng import GROUPS, INPUTS
@@ -23,97 +25,6 @@ SAMPLES_AT = OFFSETS_AT + 8 * TASK_ROWS
 PASSES_AT = SAMPLES_AT + 8 * _IDS
 TABLE_BYTES = PASSES_AT + 8 * _IDS
 
-_I32, _I64 = ir.IntType(32), ir.IntType(64)
-
-
-def _pointer(builder: ir.IRBuilder, base: ir.Value, index: ir.Value, kind: ir.Type) -> ir.Value:
-    """Pointer to element ``index`` behind ``base``."""
-    return builder.gep(builder.inttoptr(base, kind.as_pointer()), [index])
-
-
-@primitive
-def load(typingctx: Any, base: Any, index: Any, tag: Any) -> Any:
-    """Element ``index`` behind ``base``; the type is the tag's."""
-
-    def codegen(context: Any, builder: ir.IRBuilder, signature: Any, args: Any) -> ir.Value:
-        kind = context.get_value_type(tag)
-        return builder.load(_pointer(builder, args[0], args[1], kind))
-
-    return tag(types.int64, types.int64, tag), codegen
-
-
-@primitive
-def store(typingctx: Any, base: Any, index: Any, value: Any) -> Any:
-    """Write element ``index`` behind ``base``."""
-
-    def codegen(context: Any, builder: ir.IRBuilder, signature: Any, args: Any) -> ir.Value:
-        builder.store(args[2], _pointer(builder, args[0], args[1], args[2].type))
-        return context.get_dummy_value()
-
-    return types.void(types.int64, types.int64, value), codegen
-
-
-@primitive
-def bytes_of(typingctx: Any, tag: Any) -> Any:
-    """Size of the tag's type."""
-
-    def codegen(context: Any, builder: ir.IRBuilder, signature: Any, args: Any) -> ir.Value:
-        return ir.Constant(_I64, tag.bitwidth // 8)
-
-    return types.int64(tag), codegen
-
-
-@primitive
-def next_task(typingctx: Any, counter: Any) -> Any:
-    """Take the number at ``counter`` and add one to it, atomically."""
-
-    def codegen(context: Any, builder: ir.IRBuilder, signature: Any, args: Any) -> ir.Value:
-        pointer = builder.inttoptr(args[0], _I64.as_pointer())
-        return builder.atomic_rmw("add", pointer, ir.Constant(_I64, 1), "monotonic")
-
-    return types.int64(types.int64), codegen
-
-
-def _exchange(builder: ir.IRBuilder, rows: list[ir.Value], width: int) -> list[ir.Value]:
-    """One step of an 8 × 8 transposition: swap the off-diagonal blocks of ``width``."""
-    lanes = ir.VectorType(_I32, ROWS)
-    result = list(rows)
-    for r in range(ROWS):
-        if r & width:
-            continue
-        upper = [c if not c & width else c - width + ROWS for c in range(ROWS)]
-        lower = [c + width if not c & width else c + ROWS for c in range(ROWS)]
-        for target, order in ((r, upper), (r + width, lower)):
-            result[target] = builder.shuffle_vector(
-                rows[r], rows[r + width], ir.Constant(lanes, order)
-            )
-    return result
-
-
-@primitive
-def _transpose(typingctx: Any, dst: Any, step: Any, table: Any, offset: Any, tag: Any) -> Any:
-    """dst[k · step + r] = row r [k], 8 × 8, ``offset`` bytes behind the addresses in ``table``."""
-
-    def codegen(context: Any, builder: ir.IRBuilder, signature: Any, args: Any) -> ir.Value:
-        dst, step, table, offset, _ = args
-        element = context.get_value_type(tag)
-        align = tag.bitwidth // 8
-        vector = ir.VectorType(element, ROWS)
-        rows = []
-        for r in range(ROWS):
-            start = builder.load(_pointer(builder, table, ir.Constant(_I64, r), _I64))
-            pointer = builder.inttoptr(builder.add(start, offset), vector.as_pointer())
-            rows.append(builder.load(pointer, align=align))
-        for width in (1, 2, 4):
-            rows = _exchange(builder, rows, width)
-        for k, row in enumerate(rows):
-            index = builder.mul(step, ir.Constant(_I64, k))
-            target = _pointer(builder, dst, index, element)
-            builder.store(row, builder.bitcast(target, vector.as_pointer()), align=align)
-        return context.get_dummy_value()
-
-    return types.void(*([types.int64] * 4), tag), codegen
-
 
 @primitive
 def _copy_inputs(typingctx: Any, dst: Any, src: Any, tag: Any) -> Any:
@@ -127,19 +38,6 @@ def _copy_inputs(typingctx: Any, dst: Any, src: Any, tag: Any) -> Any:
         return context.get_dummy_value()
 
     return types.void(types.int64, types.int64, tag), codegen
-
-
-@inlined
-def interleave(dst: int, step: int, table: int, count: int, tag: Any) -> None:
-    """dst[k · step + r] = row r [k] for k < count; ``table`` holds the addresses of 8 rows."""
-    size = bytes_of(tag)
-    whole = count // ROWS * ROWS
-    for k in range(0, whole, ROWS):
-        _transpose(dst + k * step * size, step, table, k * size, tag)
-    for r in range(ROWS):
-        row = load(table, r, 0)
-        for k in range(whole, count):
-            store(dst, k * step + r, load(row, k, tag))
 
 
 @inlined
@@ -227,10 +125,3 @@ def write_tile(
             if bias != 0:
                 value += load(bias, n, scale)
             store(out, r * step + n, value)
-
-
-@inlined
-def clear(dst: int, count: int, tag: Any) -> None:
-    """Write zeros."""
-    for i in range(count):
-        store(dst, i, tag - tag)

@@ -21,8 +21,8 @@ from torch import Tensor
 
 from bayes_dc.ops import _launch
 from bayes_dc.ops._coordinates import row_coordinates
+from bayes_dc.ops._splits import launch_sum_splits
 from bayes_dc.ops.linear.triton_fma import load_quad
-from bayes_dc.ops.linear.triton_splits import launch_sum_splits
 from bayes_dc.ops.linear.triton_staged_dw import add_row, sum_rows
 from bayes_dc.rng.device import mask_words
 

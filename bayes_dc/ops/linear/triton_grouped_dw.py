@@ -20,9 +20,9 @@ import triton.language as tl
 from torch import Tensor
 
 from bayes_dc.ops import _grouped, _launch
+from bayes_dc.ops._splits import launch_sum_splits
+from bayes_dc.ops._tiles import group_ids, keep_tile, product, round_tf32
 from bayes_dc.ops.linear import triton_wgmma_dw
-from bayes_dc.ops.linear.triton_mask import group_ids, keep_tile, product, round_tf32
-from bayes_dc.ops.linear.triton_splits import launch_sum_splits
 
 _RUNTIME = (
     *("S", "groups", "chunk", "stride_gn", "stride_xk", "stride_sample", "stride_pass"),

@@ -18,8 +18,8 @@ import triton.language as tl
 from torch import Tensor
 
 from bayes_dc.ops import _grouped, _launch
+from bayes_dc.ops._tiles import group_ids, keep_tile, product
 from bayes_dc.ops.linear import triton_wgmma_gemm
-from bayes_dc.ops.linear.triton_mask import group_ids, keep_tile, product
 
 _RUNTIME = ("S", "stride_gn", "stride_wk", "stride_sample", "stride_pass", "stride_ok")
 

@@ -30,7 +30,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 
 from bayes_dc.ops import _device, _grouped, _launch
 from bayes_dc.ops._hopper import block_barrier, by_tma, describe
-from bayes_dc.ops.linear.triton_wgmma import make_words, product_layout, shape_of
+from bayes_dc.ops._wgmma import make_words, product_layout, shape_of
 
 
 @gluon.jit

@@ -31,12 +31,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 
 from bayes_dc.ops import _device, _grouped, _launch
 from bayes_dc.ops._hopper import block_barrier, by_tma, describe
-from bayes_dc.ops.linear.triton_wgmma import (
-    make_words,
-    masked_weights,
-    spread_layout,
-    steps_per_chunk,
-)
+from bayes_dc.ops._wgmma import make_words, mask_tile, spread_layout, steps_per_chunk
 
 
 @gluon.jit
@@ -60,6 +55,21 @@ def fetch(
         source = [m, at * BC]
     target = tiles.index(at % STAGES)
     tma.async_copy_global_to_shared(w_desc, source, barrier, target, pred=inside)
+
+
+@gluon.jit
+def masked_weights(
+    tiles, ready, words, shift, byte, at, steps,
+    A: gl.constexpr, SPREAD: gl.constexpr, TRANSPOSED: gl.constexpr,
+):  # fmt: skip
+    """The weights of step ``at`` as wgmma's first operand; anything from ``steps`` on."""
+    STAGES: gl.constexpr = tiles.shape[0]
+    mbarrier.wait(ready.index(at % STAGES), at // STAGES & 1, pred=at < steps)
+    if TRANSPOSED:
+        w = tiles.index(at % STAGES).permute((1, 0)).load(A)
+    else:
+        w = tiles.index(at % STAGES).load(A)
+    return mask_tile(w, words.index(at % words.shape[0]), shift, byte, SPREAD, TRANSPOSED)
 
 
 @gluon.jit(do_not_specialize=["S", "one_p", "one_s", "stride_b", "stride_sample", "stride_pass"])

@@ -56,12 +56,15 @@ def _scalar(name: str) -> Callable[..., Any]:
     return method
 
 
-for _name in ["add", "radd", "sub", "rsub", "mul", "rmul", "floordiv", "mod", "and", "lshift"]:
+_NAMES = "add radd sub rsub mul rmul floordiv mod and lshift rshift"
+for _name in _NAMES.split():
     setattr(Scalar, f"__{_name}__", _scalar(f"__{_name}__"))
 
 
 class Memory:
     """Shared memory, or a view of it."""
+
+    dtype = layout = None
 
     def __init__(self, data: np.ndarray) -> None:
         self.data = data
@@ -78,9 +81,15 @@ class Memory:
         return Memory(self.data.transpose(order))
 
     def _reinterpret(self, element: Any, shape: list[int], layout: Any) -> "Memory":
-        data = self.data.view()
-        data.shape = tuple(shape)
-        return Memory(data)
+        assert self.data.flags.c_contiguous
+        strides, size = [], self.data.itemsize
+        for length in reversed(shape):
+            strides.insert(0, size)
+            size *= length
+        return Memory(np.lib.stride_tricks.as_strided(self.data, tuple(shape), strides))
+
+    def slice(self, start: int, length: int) -> "Memory":
+        return Memory(self.data[start : start + length])
 
     def load(self, layout: Any) -> Value:
         return value(self.data.copy())
@@ -115,12 +124,12 @@ class TensorMap:
 
     def read(self, at: list[int]) -> np.ndarray:
         block = np.zeros(self.block_type.shape)
-        inside = tuple(
-            slice(first, first + size)
-            for first, size in zip(at, self.block_type.shape, strict=True)
-        )
-        part = self.data[inside]
-        block[tuple(slice(size) for size in part.shape)] = part
+        here, there = [], []
+        for first, size, end in zip(at, block.shape, self.data.shape, strict=True):
+            low, high = max(0, first), max(0, min(first + size, end))
+            here.append(slice(low, high))
+            there.append(slice(low - first, max(low, high) - first))
+        block[tuple(there)] = self.data[tuple(here)]
         return block
 
 
@@ -141,7 +150,6 @@ def _wait(barrier: Memory, parity: int, pred: bool = True) -> None:
 
 def _copy(source: TensorMap, at: list[int], barrier: Memory, target: Memory, pred: bool) -> None:
     if pred:
-        assert all(i >= 0 for i in at)
         target.store(source.read(at))
         assert barrier.data[0] % _PHASE >= source.block_type.nbytes
         barrier.data[0] -= source.block_type.nbytes
@@ -169,7 +177,13 @@ def _store(pointer: Pointer, data: Value, mask: Any) -> None:
     pointer.data[at[mask]] = data[mask]
 
 
-def _asm(text: str, constraints: str, args: list[Any], **_: Any) -> Value:
+def _asm(text: str, constraints: str, args: list[Any], **_: Any) -> Any:
+    if "mul.wide.u32" in text:
+        return args[0] * args[1], _umulhi(*args)
+    if "mul.lo.u32" in text:
+        return args[0] * args[1]
+    if "mad.lo.u32" in text:
+        return args[0] * args[1] + args[2].astype(np.uint32)
     assert "@p add.rn.f32" in text
     acc, products, word, bit = args
     return value(np.where((word & bit) != 0, acc + products, acc))
@@ -183,6 +197,10 @@ def _select(w: Value, word: Value, byte: Value) -> Value:
 
 def _umulhi(a: Value, b: Value) -> Value:
     return value((a.astype(np.uint64) * b.astype(np.uint64) >> np.uint64(32)).astype(np.uint32))
+
+
+def _minimum(a: Any, b: Any) -> Any:
+    return value(np.minimum(a, b)) if isinstance(a, np.ndarray) else Scalar(min(a, b))
 
 
 def _nothing(*_: Any, **__: Any) -> None:
@@ -199,13 +217,14 @@ def language(warps: int, program: int) -> types.SimpleNamespace:
         num_warps=lambda: warps,
         program_id=lambda axis: Scalar(program),
         arange=lambda first, end, layout: value(np.arange(first, end)),
-        zeros=lambda shape, kind, layout: value(np.zeros(shape, kind)),
+        zeros=lambda shape, kind, layout: value(np.zeros(shape, getattr(kind, "kind", kind))),
         full=lambda shape, v, kind, layout: value(np.full(shape, v, kind)),
         cast=lambda v, kind: value(np.asarray(v, kind)),
         umulhi=_umulhi,
         static_range=range,
         cdiv=lambda a, b: Scalar(-(-a // b)),
-        minimum=lambda a, b: Scalar(min(a, b)),
+        minimum=_minimum,
+        maximum=lambda a, b: Scalar(max(a, b)),
         where=lambda c, a, b: value(np.where(c, a, b)),
         join=lambda a, b: value(np.stack(np.broadcast_arrays(a, b), axis=-1)),
         reshape=lambda v, shape: value(np.asarray(v).reshape(shape)),
@@ -238,6 +257,7 @@ def run(kernel: Any, programs: int, warps: int, *args: Any, **constants: Any) ->
             "block_barrier": _nothing,
             "fence_async_shared": _nothing,
             "warpgroup_mma": _product,
+            "mma_v2": _product,
             "warpgroup_mma_wait": _after,
             "tma": types.SimpleNamespace(async_copy_global_to_shared=_copy),
             "mbarrier": types.SimpleNamespace(
@@ -262,6 +282,8 @@ def _python(function: Any, replaced: dict[str, Any], made: dict[int, Any]) -> Ca
         for name, thing in source.__globals__.items():
             if name in replaced:
                 names[name] = replaced[name]
+            elif type(thing).__name__ == "constexpr":
+                names[name] = thing.value
             elif hasattr(thing, "fn") and hasattr(thing, "arg_names"):
                 names[name] = _python(thing, replaced, made)
     return made[id(function)]

@@ -1,7 +1,8 @@
-"""Masks of one group on tiles, shared by the tensor-core kernels.
+"""Masks of one group on tiles, and products of tiles, for the tensor-core kernels of every op.
 
 A word of rng/SPEC.md v1 covers 32 outputs of one input; a tile starts at a multiple of 32 outputs
-and of four inputs. The words of a tile are made once, [outputs / 32, inputs], and spread over it.
+and, but for ``any_words``, of four inputs. The words of a tile are made once,
+[outputs / 32, inputs], and spread over it.
 """
 
 import triton
@@ -56,6 +57,60 @@ def keep_tile(
 
 
 @triton.jit
+def any_words(
+    k0,
+    k1,
+    first_n32,
+    first_k,
+    sample,
+    step,
+    KEEP: tl.constexpr,
+    BITS: tl.constexpr,
+    WORDS: tl.constexpr,
+    INPUTS: tl.constexpr,
+):
+    """``tile_words`` from any input on, at four times its cost."""
+    zero = tl.zeros([WORDS, INPUTS], tl.int32)
+    n32 = tl.arange(0, WORDS)[:, None] + first_n32 + zero
+    k = tl.arange(0, INPUTS)[None, :] + first_k + zero
+    d0, d1, d2, d3 = mask_words(
+        k0, k1, (k // 4).to(tl.uint32), n32.to(tl.uint32), sample + zero.to(tl.uint32), step,
+        KEEP, BITS,
+    )  # fmt: skip
+    low = tl.where(k % 2 == 0, d0, d1)
+    high = tl.where(k % 2 == 0, d2, d3)
+    return tl.where(k % 4 < 2, low, high)
+
+
+@triton.jit
+def spread_signs(words, OUTPUTS: tl.constexpr, INPUTS: tl.constexpr):
+    """Words [OUTPUTS / 32, INPUTS] as int32 [OUTPUTS, INPUTS], negative where a weight is kept."""
+    WORDS: tl.constexpr = OUTPUTS // 32
+    all_words = tl.broadcast_to(words[:, None, :], [WORDS, 32, INPUTS])
+    shift = (31 - tl.arange(0, OUTPUTS) % 32)[:, None].to(tl.uint32)
+    return (tl.reshape(all_words, [OUTPUTS, INPUTS]) << shift).to(tl.int32, bitcast=True)
+
+
+@triton.jit
+def select_kept(w, signs, PTX: tl.constexpr):
+    """``w`` where ``signs`` is negative, else 0.
+
+    With PTX, for 16-bit types, two instructions for two weights: the signs of two words are
+    copied over a pair (PRMT), and the pair is masked.
+    """
+    if PTX:
+        return tl.inline_asm_elementwise(
+            "{ .reg .b32 m; prmt.b32 m, $2, $3, 0xffbb; and.b32 $0, $1, m; }",
+            "=r,r,r,r",
+            [w, signs],
+            dtype=w.dtype,
+            is_pure=True,
+            pack=2,
+        )
+    return tl.where(signs < 0, w, 0).to(w.dtype)
+
+
+@triton.jit
 def group_ids(g, S, sample_ptr, pass_ptr, stride_sample, stride_pass):
     """Pass and sample index of group ``g`` as int64, and their ids modulo 2**32."""
     p = g // S
@@ -79,7 +134,7 @@ def round_tf32(v):
 
 @triton.jit
 def product(a, b, acc, PRECISION: tl.constexpr):
-    """acc + a · b; "widened" for the interpreter, which would multiply the bits of bfloat16."""
+    """Acc + a · b; "widened" for the interpreter, which would multiply the bits of bfloat16."""
     if PRECISION == "widened":
         return tl.dot(a.to(tl.float32), b.to(tl.float32), acc, input_precision="ieee")
     if PRECISION == "tf32" and a.dtype == tl.float32:

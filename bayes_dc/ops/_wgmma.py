@@ -1,4 +1,4 @@
-"""What the Hopper kernels share: layouts of wgmma, and mask words in shared memory.
+"""What the Hopper kernels of every op share: layouts of wgmma, and mask words in shared memory.
 
 wgmma takes its first operand from registers. A thread then holds weights of a few outputs and
 inputs, and needs one or two bits of a word: words are made by all threads, one Philox call each,
@@ -7,7 +7,6 @@ put into shared memory, and read in the layout of the weights.
 
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
-from triton.experimental.gluon.language.nvidia.hopper import mbarrier
 
 from bayes_dc.rng.device import mask_words
 
@@ -41,6 +40,80 @@ def spread_layout(BM, BC, WARPS, SIZE, TRANSPOSED):
         return gl.DistributedLinearLayout(*bases, [], [BM, BC // 32, 32])
     bases = [[[m // 32, m % 32, c] for m, c in axis] for axis in (registers, lanes, warps)]
     return gl.DistributedLinearLayout(*bases, [], [BM // 32, 32, BC])
+
+
+@gluon.constexpr_function
+def _row_bases(BM, WARPS, TRANSPOSED):
+    """Bases of the outputs' axis that are not those of a fragment of 16: registers, warps.
+
+    The two fragments of a thread in a first operand lie in one word where they can: the word is
+    shifted once for both.
+    """
+    warps = doublings(16, 16 * WARPS)
+    others = doublings(16 * WARPS, BM)
+    if others and not TRANSPOSED:
+        return [16, *others[1:]], [2 * m for m in warps]
+    return others, warps
+
+
+@gluon.constexpr_function
+def rows_layout(BM, BC, WARPS, SIZE, TRANSPOSED):
+    """Layout [BM, BC] of weights that ``as_operand`` makes wgmma's first operand for free."""
+    return gl.DistributedLinearLayout(*_bases(BM, BC, WARPS, SIZE, TRANSPOSED), [BM, BC])
+
+
+@gluon.constexpr_function
+def _bases(BM, BC, WARPS, SIZE, TRANSPOSED):
+    """Where the next bit of the register, lane and warp number moves (m, c)."""
+    if SIZE == 16:
+        registers, lanes, width = [[0, 1], [8, 0], [0, 8]], [[0, 2], [0, 4]], 16
+    else:
+        registers, lanes, width = [[8, 0], [0, 4]], [[0, 1], [0, 2]], 8
+    others, warps = _row_bases(BM, WARPS, TRANSPOSED)
+    registers += [[0, c] for c in doublings(width, BC)]
+    registers += [[m, 0] for m in others]
+    lanes += [[m, 0] for m in (1, 2, 4)]
+    return registers, lanes, [[m, 0] for m in warps], []
+
+
+@gluon.constexpr_function
+def spread_rows_layout(BM, BC, WARPS, SIZE, TRANSPOSED):
+    """``rows_layout`` with the axis of outputs split into words."""
+    bases = _bases(BM, BC, WARPS, SIZE, TRANSPOSED)
+    if TRANSPOSED:
+        split = [[[m, c // 32, c % 32] for m, c in axis] for axis in bases]
+        return gl.DistributedLinearLayout(*split, [BM, BC // 32, 32])
+    split = [[[m // 32, m % 32, c] for m, c in axis] for axis in bases]
+    return gl.DistributedLinearLayout(*split, [BM // 32, 32, BC])
+
+
+@gluon.constexpr_function
+def _interleaved(BM, WARPS, TRANSPOSED):
+    return BM >= 32 * WARPS and not TRANSPOSED
+
+
+@gluon.jit
+def as_operand(w, A: gl.constexpr, TRANSPOSED: gl.constexpr):
+    """The weights in ``rows_layout`` as wgmma's first operand, rows in the order of its warps."""
+    BM: gl.constexpr = w.shape[0]
+    BC: gl.constexpr = w.shape[1]
+    WARPS: gl.constexpr = gl.num_warps()
+    if _interleaved(BM, WARPS, TRANSPOSED):
+        w = gl.reshape(w, [BM // (32 * WARPS), WARPS, 2, 16, BC])
+        w = gl.reshape(gl.permute(w, (0, 2, 1, 3, 4)), [BM, BC])
+    return gl.convert_layout(w, A, assert_trivial=True)
+
+
+@gluon.jit
+def in_order(acc, TRANSPOSED: gl.constexpr):
+    """The rows of a product of ``as_operand``'s weights in the order of the outputs."""
+    BM: gl.constexpr = acc.shape[0]
+    BR: gl.constexpr = acc.shape[1]
+    WARPS: gl.constexpr = gl.num_warps()
+    if _interleaved(BM, WARPS, TRANSPOSED):
+        acc = gl.reshape(acc, [BM // (32 * WARPS), 2, WARPS, 16, BR])
+        acc = gl.reshape(gl.permute(acc, (0, 2, 1, 3, 4)), [BM, BR])
+    return acc
 
 
 @gluon.constexpr_function
@@ -83,12 +156,24 @@ def make_words(
     at = gl.arange(0, STEPS, gl.SliceLayout(1, gl.SliceLayout(2, L)))[:, None, None]
     word = gl.arange(0, WORDS, gl.SliceLayout(0, gl.SliceLayout(2, L)))[None, :, None]
     quad = gl.arange(0, QUADS, gl.SliceLayout(0, gl.SliceLayout(1, L)))[None, None, :]
-    n32 = (first_n32 + word + at * NEXT_N32 + quad * 0).to(gl.uint32)
-    k4 = (first_k4 + quad + at * NEXT_K4 + word * 0).to(gl.uint32)
-    d0, d1, d2, d3 = mask_words(k0, k1, k4, n32, sample + n32 * 0, step, KEEP, BITS)
+    n32 = first_n32 + word + at * NEXT_N32 + quad * 0
+    k4 = first_k4 + quad + at * NEXT_K4 + word * 0
+    store_words(words, n32, k4, k0, k1, sample, step, KEEP, BITS)
+
+
+@gluon.jit
+def store_words(
+    words, n32, k4, k0, k1, sample, step, KEEP: gl.constexpr, BITS: gl.constexpr,
+):  # fmt: skip
+    """Write the words at ``n32``, ``k4``, ``sample`` [entries, outputs / 32, inputs / 4]."""
+    n32 = n32.to(gl.uint32)
+    nil = (n32 * 0).to(gl.int32)
+    d0, d1, d2, d3 = mask_words(
+        k0, k1, k4.to(gl.uint32), n32, sample + n32 * 0, step, KEEP, BITS, nil, True
+    )
     # join appends a dimension: [..., i, j] of the outer and inner one is word 2 i + j.
     every = gl.join(gl.join(d0, d2), gl.join(d1, d3))
-    words.store(gl.reshape(every, [STEPS, WORDS, 4 * QUADS]))
+    words.store(gl.reshape(every, words.shape))
 
 
 @gluon.jit
@@ -127,20 +212,24 @@ def shape_of(layout):
 
 
 @gluon.jit
-def masked_weights(
-    tiles, ready, words, shift, byte, at, steps,
-    A: gl.constexpr, SPREAD: gl.constexpr, TRANSPOSED: gl.constexpr,
+def mask_tile(
+    w, word, shift, byte, SPREAD: gl.constexpr, TRANSPOSED: gl.constexpr,
 ):  # fmt: skip
-    """The weights of step ``at`` as wgmma's first operand; anything from ``steps`` on."""
-    STAGES: gl.constexpr = tiles.shape[0]
-    mbarrier.wait(ready.index(at % STAGES), at // STAGES & 1, pred=at < steps)
-    word = words.index(at % words.shape[0])
+    """w, in the layout SPREAD describes, where the bits of ``word`` in shared memory are set."""
     if TRANSPOSED:
-        w = tiles.index(at % STAGES).permute((1, 0)).load(A)
         word = word.permute((1, 0)).load(gl.SliceLayout(2, SPREAD))[:, :, None]
     else:
-        w = tiles.index(at % STAGES).load(A)
         word = word.load(gl.SliceLayout(1, SPREAD))[:, None, :]
     word, _ = gl.broadcast(word, gl.zeros(shape_of(SPREAD), gl.uint32, SPREAD))
-    word = gl.convert_layout(gl.reshape(word, w.shape), A, assert_trivial=True) << shift
+    L: gl.constexpr = w.type.layout
+    word = gl.convert_layout(gl.reshape(word, w.shape), L, assert_trivial=True)
+    word = shifted(word, (word * 0 + 1) << shift)
     return select(w, word, byte + (word * 0).to(gl.int32))
+
+
+@gluon.jit
+def shifted(word, power):
+    """Shift ``word`` left by the logarithm of ``power``, beside the pipe that selections fill."""
+    return gl.inline_asm_elementwise(
+        "mul.lo.u32 $0, $1, $2;", "=r,r,r", [word, power], dtype=gl.uint32, is_pure=True, pack=1
+    )

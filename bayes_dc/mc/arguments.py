@@ -1,0 +1,139 @@
+"""Arguments of a prediction: their checks, and what is said of odd inputs."""
+
+import operator
+import warnings
+from typing import get_args
+
+import torch
+from torch import Tensor, nn
+
+from bayes_dc.mc.dropout import refuse_scripted
+from bayes_dc.mc.guards import refuse_batch_statistics
+from bayes_dc.nn import DropConnectModule, dropconnect_layers
+from bayes_dc.types import Link
+
+_PASSES = "{name} must be an integer of at least 1; got {got!r}."
+_MOST_PASSES = 1 << 32
+_TOO_MANY = "T must be at most 2**32, the number of pass ids; got {got}."
+_INPUT = "x must be a tensor with the inputs along its first dimension; got {got}."
+_SAMPLE_IDS = """\
+sample_ids must be an int64 tensor of shape [{rows}], one id per row of x {x_shape}; got {got}.
+For rows 0…{last} of a data set pass torch.arange({rows}), or leave it out.
+"""
+_LINK = "link must be one of {allowed}; got {got!r}."
+_DROPOUT = "dropout must be True (nn.Dropout draws masks too) or False (it is off); got {got!r}."
+_NOT_FINITE = (
+    "{count} of {batch} inputs hold NaN or infinite values (first row: {first}); their statistics "
+    "are what the model makes of them."
+)
+
+
+def check_count(name: str, value: object) -> int:
+    """Return an integer of at least 1.
+
+    Args:
+        name: Name of the argument; T has an upper limit.
+        value: Its value.
+
+    Returns:
+        The same as a Python int.
+
+    Raises:
+        ValueError: If it is something else.
+    """
+    try:
+        count = 0 if isinstance(value, bool) else operator.index(value)  # type: ignore[arg-type]
+    except TypeError:
+        count = 0
+    if count < 1:
+        raise ValueError(_PASSES.format(name=name, got=value))
+    if name == "T" and count > _MOST_PASSES:
+        raise ValueError(_TOO_MANY.format(got=count))
+    return count
+
+
+def check_arguments(
+    model: nn.Module, x: Tensor, link: Link, dropout: bool
+) -> dict[str, DropConnectModule]:
+    """Refuse what cannot work.
+
+    Args:
+        model: The model.
+        x: Its input.
+        link: What turns its output into probabilities.
+        dropout: Whether dropout draws masks.
+
+    Returns:
+        The DropConnect layers by name.
+
+    Raises:
+        TypeError: If ``x`` is no tensor.
+        ValueError: If an option is not known.
+    """
+    if not isinstance(x, Tensor) or x.ndim == 0:
+        got = "a scalar" if isinstance(x, Tensor) else type(x).__name__
+        raise TypeError(_INPUT.format(got=got))
+    if link not in get_args(Link):
+        raise ValueError(_LINK.format(allowed=get_args(Link), got=link))
+    if not isinstance(dropout, bool):
+        raise ValueError(_DROPOUT.format(got=dropout))
+    layers = dropconnect_layers(model)
+    refuse_batch_statistics(model)
+    if dropout:
+        refuse_scripted(model)
+    return layers
+
+
+def ids_of_rows(sample_ids: Tensor | None, x: Tensor) -> Tensor:
+    """The ids on the device of x; 0 … B − 1 where none are given.
+
+    Args:
+        sample_ids: What the user gave.
+        x: Input ``[B, …]``.
+
+    Returns:
+        int64 ``[B]``.
+
+    Raises:
+        ValueError: If they are not one id for each row.
+    """
+    rows = x.shape[0]
+    if sample_ids is None:
+        return torch.arange(rows, dtype=torch.int64, device=x.device)
+    is_tensor = isinstance(sample_ids, Tensor)
+    if not is_tensor or sample_ids.shape != (rows,) or sample_ids.dtype != torch.int64:
+        got = type(sample_ids).__name__
+        if is_tensor:
+            got = f"{sample_ids.dtype} {list(sample_ids.shape)}"
+        raise ValueError(
+            _SAMPLE_IDS.format(rows=rows, x_shape=list(x.shape), got=got, last=max(rows - 1, 0))
+        )
+    return sample_ids.to(x.device)
+
+
+def largest_magnitude(x: Tensor) -> Tensor:
+    """Largest magnitude in the input.
+
+    Args:
+        x: Any tensor.
+
+    Returns:
+        float64 scalar on its device, infinite or NaN where an entry is.
+    """
+    if not x.is_floating_point() or x.numel() == 0:
+        return torch.zeros((), dtype=torch.float64, device=x.device)
+    if x.element_size() == 1:
+        x = x.float()
+    return torch.linalg.vector_norm(x, torch.inf).double()
+
+
+def warn_not_finite(x: Tensor) -> None:
+    """Say that NaN and infinite inputs are used as they are.
+
+    Args:
+        x: Input with at least one of them.
+    """
+    bad = ~torch.isfinite(x.reshape(x.shape[0], -1)).all(dim=1)
+    count, first = int(bad.sum()), int(bad.nonzero()[0])
+    message = _NOT_FINITE.format(count=count, batch=x.shape[0], first=first)
+    warnings.warn(message, UserWarning, stacklevel=3)

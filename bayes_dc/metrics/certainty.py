@@ -1,0 +1,170 @@
+"""Whether certain predictions are right and wrong ones uncertain, over a sweep of thresholds.
+
+An input is *uncertain* if its uncertainty u is at least the limit u_T, *certain* if it is below
+(ties count as uncertain). With N_cc correct and certain, N_ic incorrect and certain, N_cu correct
+and uncertain, N_iu incorrect and uncertain inputs::
+
+    R_cc = N_cc / (N_cc + N_ic)      how often a certain prediction is right
+    R_iu = N_iu / (N_iu + N_ic)      how often a wrong prediction is uncertain
+    UA   = (N_cc + N_iu) / n         how often one of the two wanted cases holds
+
+R_cc is 1 where no input is certain and R_iu is 1 where none is wrong: nothing contradicts them.
+
+A threshold T in 0 … 1 stands for the limit T · log C, a property of the number of classes alone.
+``normalisation="test_set"`` puts it at u_min + T · (u_max − u_min) of the evaluated inputs, as the
+source does: for comparison with published curves only, because every value then hangs on the most
+uncertain input, and two test sets or two networks are cut at different limits.
+
+Source: Mobiny et al. 2021, *DropConnect is effective in modeling uncertainty of Bayesian deep
+networks*, Sci. Rep. 11:5458, there with mutual information as u.
+"""
+
+import itertools
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+import torch
+from torch import Tensor
+
+from bayes_dc.metrics._checks import check_scores
+
+Normalisation = Literal["log_classes", "test_set"]
+"""Where thresholds 0 and 1 lie: at 0 and log C, or at the evaluated inputs' least and largest."""
+
+_CORRECT = (
+    "correct must be a bool tensor of shape [{n}] like uncertainty, True where the prediction is "
+    "right; got {got}. Pass metrics.correct(probs, labels)."
+)
+_CLASSES = "classes must be an integer of at least 2, the number of classes C; got {got!r}."
+_NORMALISATION = "normalisation must be one of {allowed}; got {got!r}."
+_THRESHOLDS = (
+    "thresholds must be two or more numbers in 0 … 1, ascending; got {got}. They are shares of "
+    "log C, not nats: pass [k / 100 for k in range(101)], or leave them out."
+)
+_FINITE = "uncertainty must be finite where normalisation is 'test_set'; got {got}."
+
+
+@dataclass(frozen=True)
+class CertaintyCurves:
+    """R_cc, R_iu and UA over K thresholds; see the module.
+
+    Attributes:
+        threshold: T, share of the range of ``normalisation``, float64 ``[K]``.
+        limit: Uncertainty from which on an input is uncertain, float64 ``[K]``, in its unit.
+        r_cc: Share of the certain predictions that are right, float64 ``[K]``, 0 … 1.
+        r_iu: Share of the wrong predictions that are uncertain, float64 ``[K]``, 0 … 1.
+        ua: Share of inputs that are right and certain, or wrong and uncertain, ``[K]``, 0 … 1.
+        counts: N_cc, N_ic, N_cu, N_iu, int64 ``[K, 4]``.
+        normalisation: Where the limits come from.
+    """
+
+    threshold: Tensor
+    limit: Tensor
+    r_cc: Tensor
+    r_iu: Tensor
+    ua: Tensor
+    counts: Tensor
+    normalisation: Normalisation
+
+    def areas(self) -> dict[str, float]:
+        """Areas under the three curves over T, by trapezoids, divided by the width of the sweep.
+
+        Returns:
+            ``r_cc``, ``r_iu`` and ``ua``, each 0 … 1; higher is better.
+        """
+        width = self.threshold[-1] - self.threshold[0]
+        return {
+            name: (torch.trapezoid(getattr(self, name), self.threshold) / width).item()
+            for name in ("r_cc", "r_iu", "ua")
+        }
+
+
+def certainty_curves(
+    uncertainty: Tensor,
+    correct: Tensor,
+    *,
+    classes: int,
+    normalisation: Normalisation = "log_classes",
+    thresholds: Sequence[float] | None = None,
+) -> CertaintyCurves:
+    """R_cc, R_iu and UA over a sweep of thresholds; see the module for definitions and ties.
+
+    Args:
+        uncertainty: Entropy or mutual information of every input, in nats, ``[n]``.
+        correct: Whether each prediction is right, bool ``[n]``.
+        classes: Number of classes C.
+        normalisation: ``"log_classes"``: limits T · log C. ``"test_set"``: limits between the least
+            and the largest of these n uncertainties, for comparison with published curves only.
+        thresholds: Values of T, ascending in 0 … 1; default 0, 0.01, …, 1.
+
+    Returns:
+        The curves, on the device of ``uncertainty``; ``areas()`` has the areas under them.
+
+    Raises:
+        TypeError: If ``uncertainty`` is no tensor.
+        ValueError: If an argument is out of range or ``n`` is 0.
+
+    Example:
+        >>> right = correct(prediction.mean, labels)
+        >>> curves = certainty_curves(prediction.mutual_information, right, classes=10)
+        >>> curves.areas()["ua"]
+    """
+    uncertainty = check_scores(uncertainty, "uncertainty", empty=False)
+    if (
+        not isinstance(correct, Tensor)
+        or correct.dtype != torch.bool
+        or correct.shape != uncertainty.shape
+    ):
+        got = type(correct).__name__
+        if isinstance(correct, Tensor):
+            got = f"shape {list(correct.shape)}, dtype {correct.dtype}"
+        raise ValueError(_CORRECT.format(n=len(uncertainty), got=got))
+    if isinstance(classes, bool) or not isinstance(classes, int) or classes < 2:
+        raise ValueError(_CLASSES.format(got=classes))
+    if normalisation not in get_args(Normalisation):
+        text = _NORMALISATION.format(allowed=get_args(Normalisation), got=normalisation)
+        raise ValueError(text)
+    steps = [k / 100 for k in range(101)] if thresholds is None else _check_steps(thresholds)
+    threshold = torch.tensor(steps, dtype=torch.float64, device=uncertainty.device)
+    limit = threshold * math.log(classes)
+    if normalisation == "test_set":
+        low, high = uncertainty.aminmax()
+        if not (low.isfinite() and high.isfinite()):
+            raise ValueError(_FINITE.format(got=f"{low.item()} … {high.item()}"))
+        limit = torch.lerp(low, high, threshold)
+    return _curves(uncertainty, correct.to(uncertainty.device), threshold, limit, normalisation)
+
+
+def _check_steps(thresholds: Sequence[float]) -> list[float]:
+    """Return the thresholds as a list, or raise."""
+    steps = [float(t) for t in thresholds]
+    pairs = itertools.pairwise(steps)
+    if len(steps) < 2 or not all(0 <= a < b <= 1 for a, b in pairs):
+        raise ValueError(_THRESHOLDS.format(got=steps))
+    return steps
+
+
+def _curves(
+    uncertainty: Tensor,
+    correct: Tensor,
+    threshold: Tensor,
+    limit: Tensor,
+    normalisation: Normalisation,
+) -> CertaintyCurves:
+    """Count the four cases at every limit."""
+    right, wrong = (uncertainty[group].sort().values for group in (correct, ~correct))
+    n_cc, n_ic = (torch.searchsorted(group, limit) for group in (right, wrong))  # u < limit
+    n_cu, n_iu = len(right) - n_cc, len(wrong) - n_ic
+    certain, n = n_cc + n_ic, len(uncertainty)
+    one = torch.ones_like(limit)
+    return CertaintyCurves(
+        threshold=threshold,
+        limit=limit,
+        r_cc=torch.where(certain > 0, n_cc.double() / certain.clamp(min=1), one),
+        r_iu=n_iu.double() / len(wrong) if len(wrong) else one,
+        ua=(n_cc + n_iu).double() / n,
+        counts=torch.stack([n_cc, n_ic, n_cu, n_iu], dim=1),
+        normalisation=normalisation,
+    )

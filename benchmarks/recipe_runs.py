@@ -1,0 +1,278 @@
+"""One run of a recipe: train, evaluate, keep the scores; and many side by side."""
+
+import json
+import math
+import multiprocessing
+import os
+import shutil
+import sys
+import time
+import traceback
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from functools import lru_cache
+from multiprocessing.queues import Queue
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+import bayes_dc
+from bayes_dc.config import Config, dump_config, load_config
+from bayes_dc.datasets import ArraySplit, DataConfig, DatasetBundle, load_dataset
+from bayes_dc.metrics import accuracy, brier, ece, nll
+from bayes_dc.train import (
+    CheckpointMeta,
+    RunFolder,
+    TrainingError,
+    build_model,
+    fit,
+    load_model,
+    start_from,
+)
+
+ROOT = Path(__file__).parents[1]
+RESULTS = ROOT / "benchmarks/results/recipes.json"
+PASSES, BATCH = 100, 512
+SPEED_STEPS = 20
+
+
+class Run(NamedTuple):
+    """What to train and how it is shown.
+
+    Attributes:
+        name: Its folder and its key in the results.
+        row: Its row of the table, shared by its seeds.
+        config: File of configs/, without the ending.
+        seed: Seed.
+        overrides: Settings that differ from the file.
+        passes: T of the evaluation.
+        needs: Name of a run that must be there before.
+        speed: Only time its steps.
+        untrained: Evaluate it as it was converted.
+        amp: Evaluate under bf16 autocast.
+    """
+
+    name: str
+    row: str
+    config: str
+    seed: int
+    overrides: tuple[str, ...]
+    passes: int = PASSES
+    needs: str | None = None
+    speed: bool = False
+    untrained: bool = False
+    amp: bool = False
+
+    def settings(self, out: Path) -> Config:
+        """Its configuration."""
+        changes = [f"seed={self.seed}", f"output_dir={out / self.name}", *self.overrides]
+        return load_config(ROOT / f"configs/{self.config}.yaml", changes)
+
+
+def execute(
+    runs: list[Run],
+    *,
+    out: Path,
+    results: Path,
+    jobs: int,
+    devices: list[str],
+    overwrite: bool,
+) -> dict[str, dict[str, Any]]:
+    """Do the runs that have no result yet, as many at a time as ``jobs``; return all results."""
+    done = _read(results)
+    waiting = []
+    for run in runs:
+        config = run.settings(out).model_dump(mode="json")
+        wanted = {"config": config, "passes": run.passes, "amp": run.amp}
+        found = done.get(run.name, {})
+        if overwrite or any(found.get(key) != value for key, value in wanted.items()):
+            done.pop(run.name, None)
+            waiting.append(run)
+    context = multiprocessing.get_context("spawn")
+    queue = context.Queue()
+    for number in range(jobs):
+        queue.put(devices[number % len(devices)] if devices else "")
+    running: dict[Future[dict[str, Any]], Run] = {}
+    failed = []
+    with ProcessPoolExecutor(jobs, context, _start_worker, (queue,)) as pool:
+        while waiting or running:
+            names = {run.name for run in waiting} | {run.name for run in running.values()}
+            for run in [r for r in waiting if r.needs not in names]:
+                waiting.remove(run)
+                running[pool.submit(_one, run, out, overwrite)] = run
+            for future in wait(running, return_when=FIRST_COMPLETED).done:
+                run = running.pop(future)
+                try:
+                    done[run.name] = future.result()
+                except Exception as error:  # one run that fails leaves the others
+                    failed.append(f"{run.name}: {type(error).__name__}: {error}")
+                    traceback.print_exception(error)
+                    print(failed[-1], file=sys.stderr, flush=True)
+                    continue
+                _write(results, done)
+                print(_line(run, done[run.name]), file=sys.stderr, flush=True)
+    if failed:
+        print(f"{len(failed)} runs failed", file=sys.stderr)
+    return done
+
+
+def _start_worker(queue: "Queue[str]") -> None:
+    """Give a process its GPU, before it looks for one."""
+    device = queue.get()
+    if device:
+        os.environ["CUDA_VISIBLE_DEVICES"] = device
+
+
+def _read(path: Path) -> dict[str, dict[str, Any]]:
+    """Results so far."""
+    return json.loads(path.read_text()) if path.is_file() else {}
+
+
+def _write(path: Path, results: dict[str, dict[str, Any]]) -> None:
+    """Replace the results, whole or not at all."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_suffix(".partial")
+    partial.write_text(json.dumps(dict(sorted(results.items())), indent=1) + "\n")
+    os.replace(partial, path)
+
+
+def _line(run: Run, result: dict[str, Any]) -> str:
+    """What a finished run says."""
+    if run.speed:
+        return f"{run.name}: {result['step_ms']:.2f} ms per step"
+    scores = "; ".join(
+        f"{kind} {' '.join(f'{v:.4f}' for v in values)}"
+        for kind, values in result["scores"].items()
+    )
+    seconds = f"{result['train_seconds']:.1f} s + {result['predict_seconds']:.1f} s"
+    return f"{run.name}: {scores} ({seconds})"
+
+
+def _one(run: Run, out: Path, overwrite: bool) -> dict[str, Any]:
+    """Train, or go on with, one run and evaluate it; in a process of its own."""
+    torch.set_num_threads(max(1, (os.cpu_count() or 1) // 8))
+    torch.backends.cudnn.benchmark = True
+    config = run.settings(out)
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    about = {
+        "config": config.model_dump(mode="json"),
+        "passes": run.passes,
+        "amp": run.amp,
+        "device": torch.cuda.get_device_name() if device.type == "cuda" else "cpu",
+        "torch": torch.__version__,
+        "date": time.strftime("%Y-%m-%d"),
+    }
+    if run.speed:
+        return about | {"step_ms": _step_ms(config)}
+    data = _data(config.data)
+    history: list[dict[str, Any]] = []
+    if run.untrained:
+        model, meta = _untrained(config, data)
+        start_from(config.init_from or "", model, meta)
+    else:
+        history = _train(config, data, overwrite)
+        model, _ = load_model(config.output_dir)
+    started = time.perf_counter()
+    scores = evaluate(model.to(device), config, data, run)
+    return about | {
+        "scores": scores,
+        "train_seconds": sum(row["seconds"] for row in history),
+        "predict_seconds": time.perf_counter() - started,
+    }
+
+
+@lru_cache(maxsize=2)
+def _data(settings: DataConfig) -> DatasetBundle:
+    """The data set, read once for a process."""
+    return load_dataset(settings)
+
+
+def _untrained(config: Config, data: DatasetBundle) -> tuple[nn.Module, CheckpointMeta]:
+    """The network of a configuration and what its run is."""
+    classes = len(data.class_names)
+    model = build_model(config.model, data.input_shape, classes, seed=config.seed)
+    meta = CheckpointMeta(
+        config=config.model_dump(mode="json"),
+        seed=config.seed,
+        class_names=data.class_names,
+        input_shape=data.input_shape,
+        normalisation=data.normalisation,
+    )
+    return model, meta
+
+
+def _train(config: Config, data: DatasetBundle, overwrite: bool) -> list[dict[str, Any]]:
+    """What scripts/train.py does; a run that is there already goes on, if it is the same."""
+    folder = RunFolder(Path(config.output_dir))
+
+    def start(*, resume: bool) -> list[dict[str, Any]]:
+        model, meta = _untrained(config, data)
+        if config.init_from is not None and not (resume and folder.has_checkpoint()):
+            start_from(config.init_from, model, meta)
+        options = {"resume": resume, "overwrite": not resume}
+        text = dump_config(config)
+        return fit(model, data, config.train, folder, meta, config_text=text, **options)
+
+    if overwrite:
+        return start(resume=False)
+    try:
+        return start(resume=True)
+    except TrainingError as error:
+        if "cannot resume" not in str(error):
+            raise
+        return start(resume=False)
+
+
+def evaluate(
+    model: nn.Module, config: Config, data: DatasetBundle, run: Run
+) -> dict[str, list[float]]:
+    """Scores on the test set: Monte Carlo, where there is something to draw, and one pass."""
+    device = next(model.parameters()).device
+    if config.train.channels_last:
+        model.to(memory_format=torch.channels_last)
+    model.eval()
+    kinds = {
+        (False, False): ("", "plain network"),
+        (True, False): ("MC DropConnect", "mean weights"),
+    }
+    drawn, single = kinds.get(
+        (config.model.p > 0, config.model.dropout > 0), ("MC dropout", "without dropout")
+    )
+    split = data.test
+    outputs: dict[str, list[Tensor]] = {drawn: [], single: []}
+    for ids in torch.arange(len(split)).split(BATCH):
+        x = split.batch(ids, device)
+        if config.train.channels_last:
+            x = x.contiguous(memory_format=torch.channels_last)
+        with torch.no_grad(), torch.autocast(device.type, torch.bfloat16, enabled=run.amp):
+            outputs[single].append(model(x).double().softmax(dim=1).cpu())
+            if drawn:
+                predicted = bayes_dc.predict_with_uncertainty(model, x, run.passes, sample_ids=ids)
+                outputs[drawn].append(predicted.mean.cpu())
+    return {kind: score(torch.cat(o), split.labels) for kind, o in outputs.items() if o}
+
+
+def score(probs: Tensor, labels: Tensor) -> list[float]:
+    """Error in per cent, NLL in nats, Brier, ECE."""
+    error = 100 * (1 - float(accuracy(probs, labels)))
+    return [error, *(float(metric(probs, labels)) for metric in (nll, brier, ece))]
+
+
+def _step_ms(config: Config) -> float:
+    """Milliseconds of a training step, from the second epoch on images that say nothing."""
+    samples = SPEED_STEPS * config.train.batch_size
+    images = torch.randint(0, 256, (samples, 3, 32, 32), dtype=torch.uint8)
+    names = tuple(map(str, range(10)))
+    unit = bayes_dc.datasets.Normalisation((0.5,) * 3, (0.25,) * 3)
+    split = ArraySplit(images, torch.arange(samples) % 10, names, unit, "noise")
+    data = DatasetBundle("noise", split, None, split, names, (3, 32, 32), unit)
+    train = config.train.model_copy(update={"epochs": 3})
+    model, meta = _untrained(config, data)
+    folder = Path(config.output_dir).with_name("speed")
+    try:
+        text = dump_config(config)
+        rows = fit(model, data, train, RunFolder(folder), meta, config_text=text, overwrite=True)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+    return min(1e3 * row["seconds"] / math.ceil(samples / config.train.batch_size) for row in rows)

@@ -1,0 +1,147 @@
+"""Recipes: what is run, that a stopped program goes on, and what the table holds."""
+
+import json
+from concurrent.futures import Future
+
+import numpy as np
+import pytest
+
+from benchmarks import recipe_runs, recipes
+
+
+class Inline:
+    """An executor that works at once, in this process."""
+
+    def __init__(self, *arguments):
+        pass
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *exception):
+        return False
+
+    def submit(self, function, *arguments):
+        future = Future()
+        try:
+            future.set_result(function(*arguments))
+        except Exception as error:
+            future.set_exception(error)
+        return future
+
+
+@pytest.fixture
+def command(tmp_path, monkeypatch, capsys):
+    """Return a function that runs a recipe on 40 small images and gives what it prints."""
+    rng = np.random.default_rng(0)
+    labels = np.arange(40) % 10
+    images = rng.integers(0, 100, (40, 16, 16), dtype=np.uint8)
+    images[np.arange(40), labels] += 150
+    names = ("x_train", "y_train", "x_test", "y_test")
+    arrays = (images[:30], labels[:30], images[30:], labels[30:])
+    np.savez(tmp_path / "images.npz", **dict(zip(names, arrays, strict=True)))
+    monkeypatch.setattr(recipe_runs, "ProcessPoolExecutor", Inline)
+    monkeypatch.setattr(recipe_runs.torch, "set_num_threads", lambda count: None)
+    changes = [
+        f"data={{name: npz, root: {tmp_path / 'images.npz'}}}",
+        "train={epochs: 1, batch_size: 16, device: cpu}",
+    ]
+
+    def run(*arguments, more=()):
+        argv = ["recipes", *arguments, "--out", str(tmp_path / "runs"), "--passes", "3"]
+        argv += ["--results", str(tmp_path / "results.json")]
+        for change in (*changes, *more):
+            argv += ["--set", change]
+        monkeypatch.setattr("sys.argv", argv)
+        recipes.main()
+        return capsys.readouterr()
+
+    return run
+
+
+MLP = ("model.hidden=[8]",)
+
+
+def test_table_of_mean_and_deviation(command, tmp_path):
+    shown = command("mnist_mlp", "--seeds", "0", "1", more=MLP).out
+    lines = shown.splitlines()
+    assert lines[0] == "mnist_mlp, seeds [0, 1], mean ± sd"
+    assert [line[:40].strip() for line in lines[2:]] == [
+        "mnist_mlp: MC DropConnect",
+        "mnist_mlp: mean weights",
+        "mnist_mlp_plain: plain network",
+    ]
+    results = json.loads((tmp_path / "results.json").read_text())
+    assert set(results) == {
+        *("mnist_mlp_seed0", "mnist_mlp_seed1", "mnist_mlp_plain_seed0", "mnist_mlp_plain_seed1"),
+    }
+    errors = [results[f"mnist_mlp_seed{s}"]["scores"]["MC DropConnect"][0] for s in (0, 1)]
+    assert f"{np.mean(errors):.4f} ± {np.std(errors, ddof=1):.4f}" in lines[2]
+    assert results["mnist_mlp_seed0"]["config"]["seed"] == 0
+
+
+def test_what_is_done_is_not_done_again(command, tmp_path):
+    path = tmp_path / "results.json"
+    command("mnist_mlp", "--seeds", "0", more=MLP)
+    first = path.read_text()
+    again = command("mnist_mlp", "--seeds", "0", more=MLP)
+    assert again.err == ""
+    assert path.read_text() == first
+    results = json.loads(first)
+    del results["mnist_mlp_seed0"]  # stopped between training and evaluation
+    path.write_text(json.dumps(results))
+    again = command("mnist_mlp", "--seeds", "0", more=MLP)
+    assert again.err.count("seed0:") == 1
+    scores = [json.loads(text)["mnist_mlp_seed0"]["scores"] for text in (first, path.read_text())]
+    assert scores[0] == scores[1]
+    changed = command("mnist_mlp", "--seeds", "0", more=(*MLP, "model.hidden=[9]"))
+    assert changed.err.count("seed0:") == 2
+    assert command("mnist_mlp", "--seeds", "0", "--overwrite", more=MLP).err.count("seed0:") == 2
+
+
+def test_a_run_that_fails_leaves_the_others(command, tmp_path):
+    found = command("mnist_mlp", "--seeds", "0", more=(*MLP, "model.p=1e-9"))
+    assert "mnist_mlp_plain_seed0: ValueError: p" in found.err
+    assert "no result of mnist_mlp_seed0" in found.err
+
+
+def test_dropout_twin_is_evaluated_with_dropout(command):
+    shown = command("mnist_cnn", "--seeds", "0").out.splitlines()
+    assert [line[:40].strip() for line in shown[2:]] == [
+        "mnist_cnn: MC DropConnect",
+        "mnist_cnn: mean weights",
+        "mnist_cnn_dropout: MC dropout",
+        "mnist_cnn_dropout: without dropout",
+        "mnist_cnn_plain: plain network",
+    ]
+
+
+def names_of(monkeypatch, *arguments):
+    monkeypatch.setattr("sys.argv", ["recipes", *arguments])
+    return recipes.plan(recipes.parse_arguments())
+
+
+def test_fine_tuning_starts_from_the_plain_network_of_its_seed(monkeypatch, tmp_path):
+    runs = names_of(monkeypatch, "finetune", "--seeds", "3", "4", "--out", str(tmp_path))
+    assert [run.needs for run in runs[2:]] == [
+        f"cifar10_resnet18_plain_seed{s}" for s in (3, 4)
+    ] * 2
+    assert [run.untrained for run in runs] == [False, False, True, True, False, False]
+    settings = runs[-1].settings(tmp_path)
+    assert settings.init_from == str(tmp_path / "cifar10_resnet18_plain_seed4")
+    assert settings.train.epochs <= 3
+    assert (settings.seed, settings.output_dir) == (4, str(tmp_path / runs[-1].name))
+
+
+def test_the_sweep_crosses_places_and_probabilities(monkeypatch, tmp_path):
+    runs = names_of(monkeypatch, "sweep", "--seeds", "5")
+    found = [(run.settings(tmp_path).model.select, run.settings(tmp_path).model.p) for run in runs]
+    assert len(found) == len(set(found)) == 16
+    assert (("layer4",), 0.25) in found
+    assert len({run.name for run in runs}) == len({run.row for run in runs}) == 16
+
+
+def test_speed_is_that_of_one_seed(monkeypatch):
+    runs = names_of(monkeypatch, "speed")
+    assert [run.seed for run in runs] == [0] * 4
+    assert all(run.speed for run in runs)
