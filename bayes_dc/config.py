@@ -29,8 +29,6 @@ _ALSO_CALLED = {
     "dataset": "data",
     "learning_rate": "lr",
     "augmentation": "augment",
-    "exclude": "select",
-    "layers": "select",
     "num_epochs": "epochs",
     "out": "output_dir",
     "pretrained": "init_from",

@@ -29,7 +29,7 @@ PLACEMENTS = {
     "last block and fc": ["layer4.1", "fc"],
     "fc": ["fc"],
 }
-PROBABILITIES = (0.125, 0.25, 0.5)
+PROBABILITIES = (0.25, 0.5, 0.75)
 CIFAR = ("", "_everywhere", "_dropout", "_plain")
 COLUMNS = ("error %", "NLL", "Brier", "ECE")
 

@@ -4,6 +4,7 @@ Configurations change speed only: tiles change neither masks nor the order of im
 and integers that do not round give equal bits under all of them.
 """
 
+import functools
 import math
 import os
 from typing import NamedTuple
@@ -129,10 +130,11 @@ def is_direct(groups: int, outputs: int) -> bool:
     return groups > 1 and outputs < 16
 
 
+@functools.lru_cache
 def dw_splits(images: int, N: int, K: int) -> int:
     """Runs of images the weight gradient is split into; a function of the shape alone.
 
-    Split where one program for 64 outputs × 192 weights would leave a large GPU idle: into two to
+    Split where one program for 64 outputs × 192 weights would leave a large GPU idle: into one to
     eight full rounds of programs, the fewest whose last is nearly full.
 
     Args:
@@ -148,7 +150,9 @@ def dw_splits(images: int, N: int, K: int) -> int:
     def full(rounds: int) -> float:
         return _SLOTS * rounds // programs * programs / (_SLOTS * rounds)
 
-    rounds = max(range(2, 9), key=lambda rounds: (min(full(rounds), 0.95), -rounds))
+    # Programs of a kernel of one tap hold two results in place of three.
+    fewest = 1 if programs > 2 else 2
+    rounds = max(range(fewest, 9), key=lambda rounds: (min(full(rounds), 0.95), -rounds))
     wanted = _SLOTS * rounds // programs
     return max(1, min(wanted, images, _MAX_PARTIAL_ELEMENTS // max(1, N * K)))
 

@@ -71,16 +71,15 @@ def describe(t: Tensor, rows: int, columns: int) -> TensorDescriptor:
     row = row_stride(t)
     shape = [t.shape[d] if t.stride(d) > 0 else 1 for d in outer]
     strides = [t.stride(d) if shape[d] > 1 else row * t.shape[-2] for d in outer]
-    block = [*(1 for _ in outer), rows, columns]
-    layout = _layout(tuple(block), t.dtype)
-    return TensorDescriptor(t, [*shape, *t.shape[-2:]], [*strides, row, 1], block, layout)
+    block = (*(1 for _ in outer), rows, columns)
+    return _described(t, (*shape, *t.shape[-2:]), (*strides, row, 1), block)
 
 
 def describe_box(t: Tensor, box: tuple[int, ...]) -> TensorDescriptor:
     """Tensor map of ``t`` for blocks of this shape; ``by_tma`` holds, and no stride is 0."""
     aligned = _ALIGNMENT_BYTES // t.element_size()
     strides = [s if n > 1 else aligned for s, n in zip(t.stride(), t.shape, strict=True)]
-    return TensorDescriptor(t, [*t.shape], [*strides[:-1], 1], [*box], _layout(box, t.dtype))
+    return _described(t, tuple(t.shape), (*strides[:-1], 1), box)
 
 
 def images_of(t: Tensor) -> tuple[int, int, int] | None:
@@ -130,18 +129,37 @@ def describe_images(
     vector = _ALIGNMENT_BYTES // t.element_size()
     column = t.stride(3) if W > 1 else -(-C // vector) * vector
     row = t.stride(2) if H > 1 else column * W
-    shape = [images, H // stride, stride, W // stride, stride * C]
-    strides = [distance if images > 1 else row * H, stride * row, row, stride * column, 1]
-    block = [box[0], box[1], 1, box[2], channels]
-    return TensorDescriptor(t, shape, strides, block, _layout(tuple(block), t.dtype)), per_pass
+    shape = (images, H // stride, stride, W // stride, stride * C)
+    strides = (distance if images > 1 else row * H, stride * row, row, stride * column, 1)
+    return _described(t, shape, strides, (box[0], box[1], 1, box[2], channels)), per_pass
 
 
 def describe_taps(w: Tensor, outputs: int, channels: int) -> TensorDescriptor:
     """Tensor map of contiguous weights [N, KH, KW, C] for blocks of outputs × channels of a tap."""
     N, KH, KW, C = w.shape
-    block = [outputs, 1, channels]
-    shape, strides = [N, KH * KW, C], [KH * KW * C, C, 1]
-    return TensorDescriptor(w, shape, strides, block, _layout(tuple(block), w.dtype))
+    return _described(w, (N, KH * KW, C), (KH * KW * C, C, 1), (outputs, 1, channels))
+
+
+_MOST_KNOWN = 4096
+_known: dict[tuple[object, ...], dict[str, object]] = {}
+
+
+def _described(
+    t: Tensor, shape: tuple[int, ...], strides: tuple[int, ...], block: tuple[int, ...]
+) -> TensorDescriptor:
+    """A tensor map; the checks of its constructor run once, they take as long as a launch."""
+    key = (shape, strides, block, t.dtype)
+    known = _known.get(key)
+    if known is None:
+        layout = _layout(block, t.dtype)
+        described = TensorDescriptor(t, [*shape], [*strides], [*block], layout)
+        if len(_known) >= _MOST_KNOWN:
+            _known.clear()
+        _known[key] = {name: v for name, v in vars(described).items() if name != "base"}
+        return described
+    described = object.__new__(TensorDescriptor)
+    vars(described).update(known, base=t)
+    return described
 
 
 @lru_cache

@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch import nn
 
+from bayes_dc import predict_with_uncertainty
 from bayes_dc.nn import DropConnectLinear
 from bayes_dc.train import ModelConfig, build_model
 
@@ -112,3 +113,21 @@ def test_global_generator_is_left_alone():
 def test_p_that_no_mask_can_have_is_refused():
     with pytest.raises(ValueError, match="p"):
         build_model(ModelConfig(p=1e-9), SHAPE, 2)
+
+
+SIZES = {"mlp": 4, "lenet5": 28, "cnn": 16, "resnet18": 8, "resnet20": 8, "vgg16_bn": 32}
+
+
+@pytest.mark.parametrize("name", SIZES)
+def test_every_network_predicts_with_uncertainty(name):
+    """Passes that are folded into one forward are those run one by one."""
+    hidden = (8,) if name == "mlp" else None
+    settings = ModelConfig(name=name, p=0.5, dropout=0.5, hidden=hidden)
+    model = build_model(settings, (1, SIZES[name], SIZES[name]), 3).double()
+    x = torch.randn(2, 1, SIZES[name], SIZES[name], dtype=torch.float64)
+    folded, single = (
+        predict_with_uncertainty(model, x, 3, chunk=chunk, return_samples=True)
+        for chunk in (None, 1)
+    )
+    assert (folded.samples.var(0) > 0).all()
+    torch.testing.assert_close(folded.samples, single.samples)

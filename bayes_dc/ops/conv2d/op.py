@@ -241,15 +241,15 @@ keep_signatures(_Conv, _ConvDx, _ConvDw)
 
 
 def _dx(*args: Any) -> Tensor:
-    """``conv2d_dx``, differentiable again; a compiled backward is not, and takes the operator."""
-    if torch.compiler.is_compiling():
+    """``conv2d_dx``, differentiable again where a graph is made; a compiled backward makes none."""
+    if torch.compiler.is_compiling() or not torch.is_grad_enabled():
         return torch.ops.bayes_dc.conv2d_dx(*args)
     return _ConvDx.apply(*args)
 
 
 def _dw(*args: Any) -> Tensor:
     """``conv2d_dw``; see ``_dx``."""
-    if torch.compiler.is_compiling():
+    if torch.compiler.is_compiling() or not torch.is_grad_enabled():
         return torch.ops.bayes_dc.conv2d_dw(*args)
     return _ConvDw.apply(*args)
 

@@ -12,6 +12,7 @@ Tile        TAP: weights of some channels of one tap, x read in vectors; otherwi
             taps and channels, and x is gathered.
 Precision   products in the input type (float32: PRECISION), sums in float32 (float64 for float64);
             s applied once, at the end.
+            Float32 without TensorFloat-32: a sum for each product of tiles, then of those.
 Order       a split owns a contiguous run of units and adds them in ascending order, positions
             ascending inside a unit; the splits are added in ascending order by a second kernel.
             Splits and units are functions of the shape alone, so `out` repeats bit for bit.

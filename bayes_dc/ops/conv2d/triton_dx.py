@@ -12,6 +12,7 @@ Grid        tiles of channels (fastest) · of positions · phases · groups of c
             because of a stride.
 Precision   products in the input type (float32: PRECISION), sums in float32 (float64 for float64);
             s applied once, at the end.
+            Float32 without TensorFloat-32: a sum for each product of tiles, then of those.
 Order       taps, then n, ascend inside one program: no atomics, no split; `out` repeats bit
             for bit.
 Cost        as the forward.

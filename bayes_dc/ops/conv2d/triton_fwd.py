@@ -13,6 +13,7 @@ Tile        TAP: a step is some channels of one tap, read in vectors. Otherwise 
             masked once for TILES tiles of positions.
 Precision   products in the input type (float32: PRECISION), sums in float32 (float64 for float64);
             s and bias applied once, at the end.
+            Float32 without TensorFloat-32: a sum for each product of tiles, then of those.
 Order       k ascends inside one program: no atomics, no split; `out` repeats bit for bit.
 Cost        2 · P·B·OH·OW · N · K operations, and a mask of N·K bits for every BR · TILES rows.
 Limits      N < 2**29, K < 2**31, positions of a group and programs < 2**31 − 2**16.

@@ -1,9 +1,9 @@
 """Weight gradient of a convolution by the Hopper kernel: when, with which tiles, and the launch."""
 
+from functools import lru_cache
 from typing import NamedTuple
 
 import torch
-import triton
 from torch import Tensor
 
 from bayes_dc.ops import _device, _launch
@@ -54,6 +54,7 @@ def suits(gy: Tensor, x: Tensor, out: Tensor, *, stride: tuple[int, int], groups
     )
 
 
+@lru_cache
 def config(N: int, KH: int) -> DwConfig:
     """Tiles for N outputs and KH rows of the kernel: two programs of a GPU's processor at once."""
     taps = 3 if KH % 3 == 0 or KH > 4 else min(KH, 2)
@@ -62,15 +63,16 @@ def config(N: int, KH: int) -> DwConfig:
     return DwConfig(64, taps, blocks, 4, 3)
 
 
+@lru_cache
 def box(rows: int, size: tuple[int, int], images: int, *, shared: bool) -> tuple[int, int, int]:
     """Images, rows and columns of a tile of ``rows`` positions of outputs of this size.
 
     Of images with a mask of their own at most four, 16 positions each or more.
     """
-    width = min(rows, triton.next_power_of_2(size[1]))
-    height = max(min(rows // width, triton.next_power_of_2(size[0])), 16 // width)
+    width = min(rows, _power_of_two(size[1]))
+    height = max(min(rows // width, _power_of_two(size[0])), 16 // width)
     most = rows // (width * height) if shared else min(rows // (width * height), CHUNK.value)
-    return min(most, triton.next_power_of_2(images)), height, width
+    return min(most, _power_of_two(images)), height, width
 
 
 def launch(
@@ -97,11 +99,11 @@ def launch(
     tiles = tiles or config(N, KH)
     images, height, width = box(tiles.rows, (OH, OW), B, shared=shared)
     outputs = 16 * tiles.warps
-    packs = triton.cdiv(B, images) * (1 if shared else P)
+    packs = _cdiv(B, images) * (1 if shared else P)
     described, per_pass = describe_images(x, (images, height, width), _CHANNELS, stride[0])
-    programs = triton.cdiv(C, _CHANNELS) * KW * triton.cdiv(KH, tiles.taps) * splits
+    programs = _cdiv(C, _CHANNELS) * KW * _cdiv(KH, tiles.taps) * splits
     with _launch.on_device_of(gy):
-        conv_dw_kernel[(programs * triton.cdiv(N, outputs * tiles.blocks),)](
+        conv_dw_kernel[(programs * _cdiv(N, outputs * tiles.blocks),)](
             describe_box(gy, (1, images, height, width, outputs)),
             described,
             key,
@@ -114,7 +116,7 @@ def launch(
             OW,
             N,
             C,
-            triton.cdiv(packs, splits),
+            _cdiv(packs, splits),
             per_pass,
             sample_ids.stride(0),
             pass_ids.stride(0),
@@ -132,7 +134,16 @@ def launch(
             DW=dilation[1],
             TAPS=tiles.taps,
             NB=tiles.blocks,
-            RUN=(shared, P == 1, OH <= height and OW <= width, OW <= width, False),
+            RUN=(shared, P == 1, OH <= height and OW <= width, OW <= width),
             STAGES=tiles.stages,
             num_warps=tiles.warps,
         )
+
+
+def _cdiv(a: int, b: int) -> int:
+    """a / b rounded up; Triton's takes a microsecond."""
+    return -(-a // b)
+
+
+def _power_of_two(n: int) -> int:
+    return 1 << max(0, n - 1).bit_length()

@@ -147,7 +147,7 @@ def conv_dw_kernel(
         )
         words = words + (entries,)
     ready = ()
-    for _ in gl.static_range(1 if RUN[4] else NB + TAPS):
+    for _ in gl.static_range(NB + TAPS):
         barriers = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
         for i in gl.static_range(STAGES):
             mbarrier.init(barriers.index(i), count=1)

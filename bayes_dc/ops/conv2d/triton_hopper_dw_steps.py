@@ -76,19 +76,11 @@ def fetch(
     NB: gl.constexpr = len(gy_tiles)
     stage = at % STAGES
     inside = at < steps
-    ONE: gl.constexpr = len(ready) == 1
-    if ONE:
-        block_barrier()
-        BYTES: gl.constexpr = (
-            NB * gy_desc.block_type.nbytes + len(x_tiles) * x_desc.block_type.nbytes
-        )
-        mbarrier.expect(ready[0].index(stage), BYTES, pred=inside)
-    else:
-        for i in gl.static_range(NB):
-            mbarrier.expect(ready[i].index(stage), gy_desc.block_type.nbytes, pred=inside)
-        for tap in gl.static_range(len(x_tiles)):
-            mbarrier.expect(ready[NB + tap].index(stage), x_desc.block_type.nbytes, pred=inside)
-        block_barrier()
+    for i in gl.static_range(NB):
+        mbarrier.expect(ready[i].index(stage), gy_desc.block_type.nbytes, pred=inside)
+    for tap in gl.static_range(len(x_tiles)):
+        mbarrier.expect(ready[NB + tap].index(stage), x_desc.block_type.nbytes, pred=inside)
+    block_barrier()
     if ONE_BOX:
         pack = at
         row = at * 0
@@ -109,14 +101,12 @@ def fetch(
     for i in gl.static_range(NB):
         source = [p, b, h, w, n0 + i * BN]
         target = gy_tiles[i].index(stage)
-        tma.async_copy_global_to_shared(
-            gy_desc, source, ready[0 if ONE else i].index(stage), target, pred=inside
-        )
+        tma.async_copy_global_to_shared(gy_desc, source, ready[i].index(stage), target, pred=inside)
     for tap in gl.static_range(len(x_tiles)):
         source = [p * per_pass + b, h + heights[tap], phases[tap], w + across, channel]
         target = x_tiles[tap].index(stage)
         tma.async_copy_global_to_shared(
-            x_desc, source, ready[0 if ONE else NB + tap].index(stage), target, pred=inside
+            x_desc, source, ready[NB + tap].index(stage), target, pred=inside
         )
 
 

@@ -3,7 +3,6 @@
 from typing import NamedTuple
 
 import torch
-import triton
 from torch import Tensor
 
 from bayes_dc.ops import _device, _launch
@@ -155,8 +154,8 @@ def launch(
     box = (1 if edge else tiles.images, tiles.height, tiles.width)
     block = (depth, tiles.outputs) if transposed else (tiles.outputs, depth)
     described, per_pass = describe_images(source, box, depth, 1 if transposed else step)
-    programs = triton.cdiv(M, tiles.outputs) * phases**2 * P * triton.cdiv(B, tiles.images)
-    programs *= triton.cdiv(OH, phases * tiles.height) * triton.cdiv(OW, phases * tiles.width)
+    programs = -(-M // tiles.outputs) * phases**2 * P * -(-B // tiles.images)
+    programs *= -(-OH // (phases * tiles.height)) * -(-OW // (phases * tiles.width))
     with _launch.on_device_of(source):
         masked_conv_kernel[(programs,)](
             described,

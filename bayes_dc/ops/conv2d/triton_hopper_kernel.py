@@ -36,12 +36,12 @@ from bayes_dc.ops._hopper import block_barrier
 from bayes_dc.ops._wgmma import (
     as_operand,
     call_layout,
-    in_order,
     mask_tile,
     rows_layout,
     spread_rows_layout,
     steps_per_chunk,
 )
+from bayes_dc.ops.conv2d.triton_hopper_store import store_results, sums_layout
 from bayes_dc.ops.conv2d.triton_hopper_walk import (
     advance,
     expect_source,
@@ -53,48 +53,6 @@ from bayes_dc.ops.conv2d.triton_hopper_walk import (
     next_weights,
     operand,
 )
-
-
-@gluon.constexpr_function
-def sums_layout(BR, WARPS, SIZE, BY_WARP):
-    """Layout of the sums of a part [BM, BR]."""
-    if BY_WARP:
-        return gl.NVMMADistributedLayout([2, 0], [WARPS, 1], [16, 8])
-    return gl.NVMMADistributedLayout([3, 0], [WARPS, 1], [16, BR, 256 // SIZE])
-
-
-@gluon.jit
-def store_results(
-    done, target, b_ptr, first, m0, images, OH, OW, M, stride_b, stride_ob, stride_oh, stride_ow,
-    PARTS: gl.constexpr, BH: gl.constexpr, BW: gl.constexpr, PHASES: gl.constexpr,
-    SCALE: gl.constexpr, HAS_BIAS: gl.constexpr, TRANSPOSED: gl.constexpr,
-    ELEMENT: gl.constexpr,
-):  # fmt: skip
-    """Write the products of all parts, images of BH × BW positions, from ``first`` on."""
-    BM: gl.constexpr = done[0].shape[0]
-    BR: gl.constexpr = done[0].shape[1]
-    EACH: gl.constexpr = BR // (BH * BW)
-    VECTOR: gl.constexpr = 128 // ELEMENT.primitive_bitwidth
-    LANES: gl.constexpr = min(32, BM // VECTOR)
-    L: gl.constexpr = gl.BlockedLayout(
-        [1, VECTOR], [32 // LANES, LANES], [gl.num_warps(), 1], [1, 0]
-    )
-    r = gl.arange(0, BR, gl.SliceLayout(1, L))
-    m = m0 + gl.arange(0, BM, gl.SliceLayout(0, L))[None, :]
-    i = first[0] + r // BW % BH * PHASES
-    j = first[1] + r % BW * PHASES
-    inside = (i < OH) & (j < OW)
-    offset = r // (BH * BW) * stride_ob + i * stride_oh + j * stride_ow
-    for part in gl.static_range(PARTS):
-        y = in_order(done[part] * SCALE, TRANSPOSED)
-        if HAS_BIAS:
-            n = m0 + gl.arange(0, BM, gl.SliceLayout(1, y.type.layout))
-            bias = gl.load(b_ptr + n.to(gl.int64) * stride_b, mask=n < M, other=0)
-            y += bias.to(gl.float32)[:, None]
-        y = gl.convert_layout(gl.permute(y.to(ELEMENT), (1, 0)), L)
-        here = inside & (part * EACH + r // (BH * BW) < images)
-        gl.store(target + offset[:, None] + m, y, mask=here[:, None] & (m < M))
-        target += stride_ob * EACH
 
 
 @gluon.jit(do_not_specialize=["images", "stride_b", "stride_sample", "stride_pass", "P_images"])

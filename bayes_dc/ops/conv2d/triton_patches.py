@@ -99,6 +99,10 @@ def multiply(a, b, acc, PRECISION: tl.constexpr):
         a = a.to(acc.dtype)
         b = b.to(acc.dtype)
         return tl.dot(a, b, acc, input_precision="ieee", out_dtype=acc.dtype)
+    if PRECISION == "ieee":
+        # Short chains: one product of tiles, then a sum of those. The compiler would merge an
+        # addition, though not a subtraction, into the product, a chain of all terms.
+        return acc - tl.dot(-a, b, input_precision="ieee", out_dtype=acc.dtype)
     return tl.dot(a, b, acc, input_precision=PRECISION, out_dtype=acc.dtype)
 
 

@@ -199,19 +199,9 @@ def masked_gemm_kernel(
             # Every warp has done with stage i − 1, the one to be filled, and with its words.
             block_barrier()
             fetch(
-                rows_desc,
-                w_desc,
-                rows,
-                tiles,
-                ready,
-                p * one_p,
-                s * one_s,
-                r0,
-                m0,
-                i + STAGES - 1,
-                steps,
-                TRANSPOSED,
-            )
+                rows_desc, w_desc, rows, tiles, ready, p * one_p, s * one_s, r0, m0,
+                i + STAGES - 1, steps, TRANSPOSED,
+            )  # fmt: skip
             later = masked_weights(
                 tiles, ready, words, shift, byte, i + 1, steps, A, SPREAD, TRANSPOSED
             )

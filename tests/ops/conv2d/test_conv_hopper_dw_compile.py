@@ -38,7 +38,7 @@ def test_products_are_added_while_others_are_made(name, tmp_path):
     box, shared, whole, taps, blocks = FORMS[name]
     constants = {"KEEP": 1, "BITS": 1, "SCALE": 2.0, "KH": taps, "KW": 3, "SH": 1, "SW": 1}
     constants |= {"PH": 1, "PW": 1, "DH": 1, "DW": 1, "TAPS": taps, "NB": blocks, "STAGES": 3}
-    constants |= {"RUN": (shared, True, whole, True, False)}
+    constants |= {"RUN": (shared, True, whole, True)}
     tiles = {"gy_desc": [1, *box, 64], "x_desc": [*box[:2], 1, box[2], 64]}
     folder, divisible = tmp_path, ("N", "C", "stride_oz")
     sass, usage = disassemble(conv_dw_kernel, constants, tiles, "bf16", 4, folder, divisible)
