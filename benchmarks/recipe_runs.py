@@ -1,10 +1,8 @@
 """One run of a recipe: train, evaluate, keep the scores; and many side by side."""
 
 import json
-import math
 import multiprocessing
 import os
-import shutil
 import sys
 import time
 import traceback
@@ -12,16 +10,18 @@ from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wai
 from functools import lru_cache
 from multiprocessing.queues import Queue
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 import bayes_dc
-from bayes_dc.config import Config, dump_config, load_config
-from bayes_dc.datasets import ArraySplit, DataConfig, DatasetBundle, load_dataset
+from bayes_dc.config import Config, ConfigError, dump_config, load_config
+from bayes_dc.datasets import ArraySplit, DataConfig, DatasetBundle, DatasetError, load_dataset
 from bayes_dc.metrics import accuracy, brier, ece, nll
 from bayes_dc.train import (
+    CheckpointError,
     CheckpointMeta,
     RunFolder,
     TrainingError,
@@ -33,8 +33,9 @@ from bayes_dc.train import (
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "benchmarks/results/recipes.json"
-PASSES, BATCH = 100, 512
-SPEED_STEPS = 20
+PASSES, BATCH, SPEED_STEPS = 100, 512, 20
+USER_ERRORS = (CheckpointError, ConfigError, DatasetError, TrainingError, OSError)
+"""What the command, a configuration, the data or a folder is to blame for: a line says it all."""
 
 
 class Run(NamedTuple):
@@ -79,7 +80,7 @@ def execute(
     devices: list[str],
     overwrite: bool,
 ) -> dict[str, dict[str, Any]]:
-    """Do the runs that have no result yet, as many at a time as ``jobs``; return all results."""
+    """Do the runs without a result, ``jobs`` at a time; return all. Failed runs have no result."""
     done = _read(results)
     waiting = []
     for run in runs:
@@ -89,6 +90,8 @@ def execute(
         if overwrite or any(found.get(key) != value for key, value in wanted.items()):
             done.pop(run.name, None)
             waiting.append(run)
+    _check(waiting, out, overwrite)
+    results.parent.mkdir(parents=True, exist_ok=True)
     context = multiprocessing.get_context("spawn")
     queue = context.Queue()
     for number in range(jobs):
@@ -107,7 +110,8 @@ def execute(
                     done[run.name] = future.result()
                 except Exception as error:  # one run that fails leaves the others
                     failed.append(f"{run.name}: {type(error).__name__}: {error}")
-                    traceback.print_exception(error)
+                    if not isinstance(error, USER_ERRORS):
+                        traceback.print_exception(error)
                     print(failed[-1], file=sys.stderr, flush=True)
                     continue
                 _write(results, done)
@@ -115,6 +119,20 @@ def execute(
     if failed:
         print(f"{len(failed)} runs failed", file=sys.stderr)
     return done
+
+
+def _check(runs: list[Run], out: Path, overwrite: bool) -> None:
+    """Raise one of ``USER_ERRORS`` for what would stop a run before its first step."""
+    for run in runs:
+        config = run.settings(out)
+        if not run.speed:
+            RunFolder(out / run.name).check(resume=not overwrite, overwrite=overwrite)
+        data = _noise(config) if run.speed else _data(config.data)
+        try:
+            _untrained(config, data)
+        except ValueError as error:  # what the types of the settings cannot know, e.g. p = 1e-9
+            raise ConfigError(f"{run.name}: model: {error}") from error
+    _data.cache_clear()  # the processes read their own
 
 
 def _start_worker(queue: "Queue[str]") -> None:
@@ -126,12 +144,19 @@ def _start_worker(queue: "Queue[str]") -> None:
 
 def _read(path: Path) -> dict[str, dict[str, Any]]:
     """Results so far."""
-    return json.loads(path.read_text()) if path.is_file() else {}
+    if not path.exists():
+        return {}
+    try:
+        found = json.loads(path.read_bytes())
+    except ValueError:
+        found = None
+    if not isinstance(found, dict):
+        raise ConfigError(f"--results {path} holds no results of recipes. Name another file.")
+    return found
 
 
 def _write(path: Path, results: dict[str, dict[str, Any]]) -> None:
     """Replace the results, whole or not at all."""
-    path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_suffix(".partial")
     partial.write_text(json.dumps(dict(sorted(results.items())), indent=1) + "\n")
     os.replace(partial, path)
@@ -203,25 +228,19 @@ def _untrained(config: Config, data: DatasetBundle) -> tuple[nn.Module, Checkpoi
 
 
 def _train(config: Config, data: DatasetBundle, overwrite: bool) -> list[dict[str, Any]]:
-    """What scripts/train.py does; a run that is there already goes on, if it is the same."""
+    """What scripts/train.py does; a run that is there already goes on, or is refused if another."""
     folder = RunFolder(Path(config.output_dir))
 
-    def start(*, resume: bool) -> list[dict[str, Any]]:
-        model, meta = _untrained(config, data)
-        if config.init_from is not None and not (resume and folder.has_checkpoint()):
-            start_from(config.init_from, model, meta)
-        options = {"resume": resume, "overwrite": not resume}
-        text = dump_config(config)
-        return fit(model, data, config.train, folder, meta, config_text=text, **options)
-
-    if overwrite:
-        return start(resume=False)
+    model, meta = _untrained(config, data)
+    if config.init_from is not None and (overwrite or not folder.has_checkpoint()):
+        start_from(config.init_from, model, meta)
+    options = {"resume": not overwrite, "overwrite": overwrite}
+    text = dump_config(config)
     try:
-        return start(resume=True)
+        return fit(model, data, config.train, folder, meta, config_text=text, **options)
     except TrainingError as error:
-        if "cannot resume" not in str(error):
-            raise
-        return start(resume=False)
+        hint = " Here --overwrite trains it again, and --out names another folder."
+        raise TrainingError(f"{error}{hint if 'cannot resume' in str(error) else ''}") from error
 
 
 def evaluate(
@@ -259,20 +278,22 @@ def score(probs: Tensor, labels: Tensor) -> list[float]:
     return [error, *(float(metric(probs, labels)) for metric in (nll, brier, ece))]
 
 
-def _step_ms(config: Config) -> float:
-    """Milliseconds of a training step, from the second epoch on images that say nothing."""
+def _noise(config: Config) -> DatasetBundle:
+    """Images that say nothing, enough for the steps that are timed."""
     samples = SPEED_STEPS * config.train.batch_size
     images = torch.randint(0, 256, (samples, 3, 32, 32), dtype=torch.uint8)
     names = tuple(map(str, range(10)))
     unit = bayes_dc.datasets.Normalisation((0.5,) * 3, (0.25,) * 3)
     split = ArraySplit(images, torch.arange(samples) % 10, names, unit, "noise")
-    data = DatasetBundle("noise", split, None, split, names, (3, 32, 32), unit)
+    return DatasetBundle("noise", split, None, split, names, (3, 32, 32), unit)
+
+
+def _step_ms(config: Config) -> float:
+    """Milliseconds of a training step, from the second epoch on; nothing of it is kept."""
+    data = _noise(config)
     train = config.train.model_copy(update={"epochs": 3})
     model, meta = _untrained(config, data)
-    folder = Path(config.output_dir).with_name("speed")
-    try:
-        text = dump_config(config)
-        rows = fit(model, data, train, RunFolder(folder), meta, config_text=text, overwrite=True)
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
-    return min(1e3 * row["seconds"] / math.ceil(samples / config.train.batch_size) for row in rows)
+    with TemporaryDirectory(prefix="speed-") as folder:
+        run = RunFolder(Path(folder))
+        rows = fit(model, data, train, run, meta, config_text=dump_config(config))
+    return min(1e3 * row["seconds"] / SPEED_STEPS for row in rows)

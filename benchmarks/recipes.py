@@ -11,6 +11,9 @@ Every run is a configuration of configs/ for one seed. Runs train side by side i
 over the --devices; each is evaluated with T = 100 passes on the whole test set and written to the
 results at once, so that a stopped program goes on where it was. Scores are mean ± standard
 deviation over the seeds. Training seconds are those of a run among its neighbours.
+
+Exit code 2 means that something in the command, the settings or the data must be put right, 1 that
+runs failed; the messages say what and which.
 """
 
 import argparse
@@ -34,19 +37,24 @@ CIFAR = ("", "_everywhere", "_dropout", "_plain")
 COLUMNS = ("error %", "NLL", "Brier", "ECE")
 
 
-def main() -> None:
-    """Train what is asked for, evaluate all, print the table."""
+def main() -> int:
+    """Train what is asked for, evaluate all, print the table; return the exit code."""
     arguments = parse_arguments()
     runs = plan(arguments)
-    results = recipe_runs.execute(
-        runs,
-        out=arguments.out,
-        results=arguments.results,
-        jobs=arguments.jobs,
-        devices=arguments.devices,
-        overwrite=arguments.overwrite,
-    )
+    try:
+        results = recipe_runs.execute(
+            runs,
+            out=arguments.out,
+            results=arguments.results,
+            jobs=arguments.jobs,
+            devices=arguments.devices,
+            overwrite=arguments.overwrite,
+        )
+    except recipe_runs.USER_ERRORS as error:
+        print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
+        return 2
     print(table(arguments.recipe, runs, results))
+    return int(any(run.name not in results for run in runs))
 
 
 def parse_arguments() -> argparse.Namespace:
@@ -56,12 +64,12 @@ def parse_arguments() -> argparse.Namespace:
     )
     names = ("mnist_mlp", "mnist_cnn", "cifar10", "finetune", "sweep", "speed")
     parser.add_argument("recipe", choices=names)
-    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
-    parser.add_argument("--jobs", type=int, default=1, help="runs side by side")
+    parser.add_argument("--seeds", type=_seed, nargs="+", default=[0, 1, 2])
+    parser.add_argument("--jobs", type=_positive, default=1, help="runs side by side")
     parser.add_argument("--devices", nargs="+", default=[], metavar="GPU", help="default: all")
     parser.add_argument("--out", type=Path, default=Path("checkpoints"))
     parser.add_argument("--results", type=Path, default=recipe_runs.RESULTS)
-    parser.add_argument("--passes", type=int, default=PASSES, metavar="T")
+    parser.add_argument("--passes", type=_positive, default=PASSES, metavar="T")
     parser.add_argument("--amp", action="store_true", help="evaluate under bf16 autocast")
     parser.add_argument("--overwrite", action="store_true", help="train again what is there")
     parser.add_argument(
@@ -72,7 +80,27 @@ def parse_arguments() -> argparse.Namespace:
         metavar="KEY=VALUE",
         help="override a setting of every run, e.g. --set data.root=/data",
     )
-    return parser.parse_args()
+    arguments = parser.parse_args()
+    for number, seed in enumerate(arguments.seeds):
+        if seed in arguments.seeds[:number]:
+            parser.error(f"argument --seeds: {seed} is given twice; name every seed once")
+    return arguments
+
+
+def _positive(text: str) -> int:
+    """Read a whole number of at least 1."""
+    value = int(text) if text.isascii() and text.isdigit() else 0
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"must be a whole number of at least 1; got {text!r}")
+    return value
+
+
+def _seed(text: str) -> int:
+    """Read an unsigned 64-bit number."""
+    value = int(text) if text.isascii() and text.isdigit() else -1
+    if not 0 <= value < 2**64:
+        raise argparse.ArgumentTypeError(f"must be a whole number in 0 … 2**64 − 1; got {text!r}")
+    return value
 
 
 def plan(arguments: argparse.Namespace) -> list[Run]:
@@ -149,4 +177,4 @@ def spread(values: tuple[float, ...]) -> str:
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

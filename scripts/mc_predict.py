@@ -56,9 +56,17 @@ from bayes_dc.report import (
 from bayes_dc.train import (
     CheckpointError,
     CheckpointMeta,
+    ModelConfig,
     load_model,
     resolve_device,
 )
+
+_PLAIN = (
+    "checkpoint {folder} is a plain network: model.p and model.dropout are 0 in its configuration, "
+    "so every pass would be equal. Train with --set model.p=0.5 (or model.dropout above 0), or "
+    "fine-tune this one with --set init_from={folder} --set model.p=0.25."
+)
+_DATA_ROOT = "Here --data-root sets data.root; the other settings of data are those of training."
 
 
 class UsageError(ValueError):
@@ -313,11 +321,18 @@ def run(arguments: argparse.Namespace) -> None:
     """Check everything that can be checked, then predict, write and say where the report is."""
     check_output(arguments.out, overwrite=arguments.overwrite)
     model, meta = load_model(arguments.checkpoint)
+    network = _settings(ModelConfig, "model", meta)
+    if network.p == 0 and network.dropout == 0:
+        raise UsageError(_PLAIN.format(folder=arguments.checkpoint))
     if arguments.device == "cuda" and not torch.cuda.is_available():
         raise UsageError("--device cuda: torch finds no CUDA device. Use --device cpu or auto.")
     device = resolve_device(arguments.device)
     load = load_images if arguments.images else load_split
-    inputs = load(arguments, meta)
+    try:
+        inputs = load(arguments, meta)
+    except DatasetError as error:
+        named = "data.root" in str(error) or "data.download" in str(error)
+        raise DatasetError(f"{error} {_DATA_ROOT}" if named else error) from error
     defaults = _settings(PredictConfig, "predict", meta)
     T = arguments.passes or defaults.passes
     batch_size = min(arguments.batch_size or defaults.batch_size, len(inputs.ids))

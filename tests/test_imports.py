@@ -32,7 +32,7 @@ ALLOWED = {
 # Inside an op: part → what it may import of the same op, of ops, and of rng.
 OP_PARTS = {
     "__init__": {"api", "op"},
-    "api": {"op", "reference", "rng", "gaussian", "_arguments"},
+    "api": {"op", "reference", "rng", "gaussian", "_arguments", "_results"},
     "op": {"cpu", "triton", "factors", "_conv", "_device", "_grouped", "_launch", "_register"},
     "reference": {"rng", "linear.reference"},
     "cpu": {"_cpu", "factors", "rng", "_threads"},

@@ -13,6 +13,9 @@ from bayes_dc.datasets.split import ArraySplit, DatasetError, Normalisation
 ARRAYS = ("x_train", "y_train", "x_test", "y_test")
 """What the file must hold; ``class_names``, an array of texts, may be there too."""
 
+MAX_CLASSES = 100_000
+"""Labels must be below: a larger one is no number of a class, and memory would be taken for it."""
+
 
 def load(
     root: str, scaling: Scaling, normalisation: Normalisation | None
@@ -87,14 +90,27 @@ def _read(path: Path) -> dict[str, np.ndarray]:
                     f"numpy.savez(path, {', '.join(f'{name}=…' for name in ARRAYS)})."
                 )
             wanted = [*ARRAYS, *(["class_names"] if "class_names" in file.files else [])]
-            return {name: file[name] for name in wanted}
+            arrays = {name: file[name] for name in wanted}
     except DatasetError:
         raise
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile, KeyError) as error:
+    except MemoryError as error:
         raise DatasetError(
-            f"npz: {path} cannot be read: {error}. Copy it again, or save plain arrays by "
+            f"npz: {path} does not fit in memory: {error}. Save fewer or smaller images; if they "
+            "are not that many, the file is damaged: copy it again."
+        ) from error
+    except Exception as error:  # zipfile and its codecs raise whatever damaged bytes lead them to
+        why = " ".join(str(error).split()) or type(error).__name__
+        raise DatasetError(
+            f"npz: {path} cannot be read: {why}. Copy it again, or save plain arrays by "
             "numpy.savez; Python objects are never read."
         ) from error
+    for name, array in arrays.items():
+        if not isinstance(array, np.ndarray):  # numpy.load gives the bytes of a foreign file
+            raise DatasetError(
+                f"npz: {path}: {name} is no NumPy array. Save arrays by numpy.savez; other files "
+                "in the archive are not read."
+            )
+    return arrays
 
 
 def _images(path: Path, name: str, array: np.ndarray) -> np.ndarray:
@@ -131,6 +147,11 @@ def _labels(path: Path, name: str, array: np.ndarray, images: int) -> np.ndarray
         )
     if array.min() < 0:
         raise DatasetError(f"npz: {path}: {name} holds the label {array.min()}: count from 0.")
+    if array.max() >= MAX_CLASSES:
+        raise DatasetError(
+            f"npz: {path}: {name} holds the label {array.max()}; the largest that is read is "
+            f"{MAX_CLASSES - 1}. Number the classes 0, 1, 2, …."
+        )
     return array
 
 
@@ -144,7 +165,14 @@ def _class_names(path: Path, array: np.ndarray | None, labels: list[np.ndarray])
             f"npz: {path}: class_names must be texts, one for each of {classes} classes; got "
             f"{array.dtype} {list(array.shape)}. Leave them out, or give all."
         )
-    return tuple(map(str, array))
+    try:
+        names = tuple(map(str, array))
+        "".join(names).encode()
+    except ValueError as error:
+        raise DatasetError(
+            f"npz: {path}: class_names cannot be written as UTF-8: {error}. Rename the class."
+        ) from error
+    return names
 
 
 def _constants(path: Path, images: np.ndarray) -> Normalisation:

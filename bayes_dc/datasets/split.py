@@ -89,7 +89,7 @@ class DatasetBundle:
 
 
 def check_labels(labels: Tensor, class_names: tuple[str, ...], where: str) -> None:
-    """Refuse an empty split and labels without a class name.
+    """Refuse an empty split, labels without a class name, and names that repeat.
 
     Args:
         labels: int64 ``[n]``.
@@ -97,10 +97,17 @@ def check_labels(labels: Tensor, class_names: tuple[str, ...], where: str) -> No
         where: Data set and split, for the message.
 
     Raises:
-        DatasetError: If there is no sample or a label is outside 0 … C − 1.
+        DatasetError: If there is no sample, a label is outside 0 … C − 1, or two classes have one
+            name.
     """
     if labels.numel() == 0:
         raise DatasetError(f"{where} holds no samples: nothing to train on or to evaluate.")
+    if len(set(class_names)) < len(class_names):  # reports and init_from know classes by name
+        twice = next(name for i, name in enumerate(class_names) if name in class_names[:i])
+        raise DatasetError(
+            f"{where}: class names must differ from each other; got {twice!r} twice. Rename one of "
+            "the classes."
+        )
     low, high = int(labels.min()), int(labels.max())
     if low < 0 or high >= len(class_names):
         raise DatasetError(
@@ -157,7 +164,7 @@ class ArraySplit:
         where: Data set and split, for messages.
 
     Raises:
-        DatasetError: If the split is empty or a label is outside 0 … C − 1.
+        DatasetError: If the split is empty, a label is outside 0 … C − 1, or a class name repeats.
     """
 
     images: Tensor

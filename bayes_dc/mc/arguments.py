@@ -22,6 +22,20 @@ For rows 0…{last} of a data set pass torch.arange({rows}), or leave it out.
 """
 _LINK = "link must be one of {allowed}; got {got!r}."
 _DROPOUT = "dropout must be True (nn.Dropout draws masks too) or False (it is off); got {got!r}."
+_NO_LAYER = """\
+The model has no DropConnect layer{and_no_dropout}, so every pass would be equal.
+Convert it (bayes_dc.convert(model, p=0.5)) and train or fine-tune it, or build it with
+bayes_dc.DropConnectLinear.
+"""
+_AND_NO_DROPOUT = """\
+ and no dropout with p > 0 that draws in its forward (its modules
+are in evaluation mode, so what it guards with self.training is off; use nn.Dropout or F.dropout
+without the guard)"""
+_AND_DROPOUT_OFF = " and dropout is off (dropout=False)"
+_NOT_FOLDED = (
+    "The model's output does not depend on any of its DropConnect layers ({names}): they are not "
+    "called in its forward."
+)
 _NOT_FINITE = (
     "{count} of {batch} inputs hold NaN or infinite values (first row: {first}); their statistics "
     "are what the model makes of them."
@@ -137,3 +151,20 @@ def warn_not_finite(x: Tensor) -> None:
     count, first = int(bad.sum()), int(bad.nonzero()[0])
     message = _NOT_FINITE.format(count=count, batch=x.shape[0], first=first)
     warnings.warn(message, UserWarning, stacklevel=3)
+
+
+def nothing_drawn(model: nn.Module, dropout: bool) -> str:
+    """Why no pass differs from another.
+
+    Args:
+        model: The model.
+        dropout: Whether dropout draws masks.
+
+    Returns:
+        A message.
+    """
+    if layers := dropconnect_layers(model):
+        return _NOT_FOLDED.format(names=", ".join(layers))
+    if not dropout:
+        return _NO_LAYER.format(and_no_dropout=_AND_DROPOUT_OFF)
+    return _NO_LAYER.format(and_no_dropout=_AND_NO_DROPOUT)

@@ -8,23 +8,22 @@ is left are calls of functions, seen by the function mode that folds the passes:
 * Attention and recurrent networks draw inside torch, where no mask can be given. They run with
   ``training`` set and torch's generator seeded from (seed, first pass, number of the call): that
   repeats, but it depends on the other inputs of the batch and on the chunks.
+* Other functions that draw (``torch.randn_like``, ``F.gumbel_softmax``) are seeded in the same way.
 """
 
-import contextlib
-import inspect
 import re
-from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from bayes_dc.mc.by_torch import DrawnByTorch, Function
+from bayes_dc.mc.generators import Seeded, seeded
 from bayes_dc.nn import MaskKeys
 from bayes_dc.nn.dropout import check_batched, function_key, generator_seed, realised_p
 from bayes_dc.ops.dropout import keyed_dropout
-
-Function = Callable[..., Any]
 
 
 class _Kind(NamedTuple):
@@ -34,6 +33,7 @@ class _Kind(NamedTuple):
     alpha: bool = False
     unbatched: int = 0
     in_place: bool = False
+    with_mask: bool = False
 
 
 _FUNCTIONS: dict[Function, _Kind] = {
@@ -51,15 +51,14 @@ _FUNCTIONS: dict[Function, _Kind] = {
     torch.feature_dropout_: _Kind(channels=True, in_place=True),
     torch.alpha_dropout_: _Kind(alpha=True, in_place=True),
     torch.feature_alpha_dropout_: _Kind(channels=True, alpha=True, in_place=True),
+    torch.native_dropout: _Kind(with_mask=True),
 }
-_ATTENTION = inspect.signature(F.multi_head_attention_forward)
-_RECURRENT: dict[Function, str] = {
-    torch.lstm: "LSTM",
-    torch.gru: "GRU",
-    torch.rnn_tanh: "RNN",
-    torch.rnn_relu: "RNN",
-}
-
+for _name in ("", "feature_", "alpha_", "feature_alpha_", "native_"):  # by the operators' names too
+    for _ending in ("dropout", "dropout_") if _name != "native_" else ("dropout",):
+        _packet = getattr(torch.ops.aten, _name + _ending)
+        _FUNCTIONS[_packet] = _FUNCTIONS[_packet.default] = _FUNCTIONS[
+            getattr(torch, _name + _ending)
+        ]
 _SCRIPTED = (
     "Dropout inside TorchScript ({names}) cannot draw masks of its own for every pass and input. "
     "Use the module before torch.jit.script or torch.jit.trace, or pass dropout=False, which "
@@ -68,6 +67,10 @@ _SCRIPTED = (
 _FOREIGN = (
     "Dropout inside {names} is drawn by torch, which takes no masks: it was seeded from the seed "
     "and the first pass of each forward, so results repeat, but they depend on batch and chunk."
+)
+_RANDOM = (
+    "{names} drew from torch's generator, which takes no masks: it was seeded from the seed and "
+    "the first pass of each forward, so results repeat, but they depend on batch and chunk."
 )
 
 
@@ -101,6 +104,7 @@ class Dropout:
         self.foreign_calls = 0
         self.drawn: dict[str, float] = {}
         self.foreign: dict[str, float] = {}
+        self.random: dict[str, None] = {}
 
     def start(self) -> None:
         """Count the calls of the next forward from 0."""
@@ -168,65 +172,35 @@ class Dropout:
             "alpha": call.kind.alpha,
         }
 
-    def foreign_call(
-        self, func: Function, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
-        """Arguments of a call that draws dropout inside torch, with its dropout on.
-
-        Args:
-            func: What is called.
-            args: Its positional arguments.
-            kwargs: Its keyword arguments.
-
-        Returns:
-            The arguments to call it with; None for a call that has no such dropout.
-        """
-        if func is F.multi_head_attention_forward:
-            bound = _ATTENTION.bind(*args, **kwargs)
-            name, p = "multi-head attention", float(bound.arguments["dropout_p"])
-            bound.arguments["training"] = True
-            args, kwargs = bound.args, bound.kwargs
-        elif func is F.scaled_dot_product_attention:
-            p = float(args[4] if len(args) > 4 else kwargs.get("dropout_p", 0.0))
-            name = "scaled_dot_product_attention"
-        elif func in _RECURRENT:
-            # With and without packed sequences: […, layers, dropout, training, …]
-            at = 4 if isinstance(args[3], bool) else 5
-            name, p = _RECURRENT[func], float(args[at + 1]) if args[at] > 1 else 0.0
-            args = (*args[: at + 2], True, *args[at + 3 :])
-        else:
-            return None
-        if p == 0 or not self.active:
-            return None
-        self.foreign[name] = p
-        return args, kwargs
-
-    @contextlib.contextmanager
-    def seeded(self, device: torch.device) -> Iterator[None]:
-        """Torch's generator of a device seeded for the next call; it is afterwards as before.
+    def seeded(self, device: torch.device) -> AbstractContextManager[Seeded]:
+        """Torch's generators seeded for the next call; they are afterwards as before.
 
         Args:
             device: Where the call draws.
 
-        Yields:
-            Nothing.
+        Returns:
+            For a ``with`` block around the call.
         """
         step = int(self.keys.pass_ids[0])
         seed = generator_seed(self.keys.seed, step, self.foreign_calls)
         self.foreign_calls += 1
-        generator = torch.default_generator
-        if device.type == "cuda":
-            index = torch.cuda.current_device() if device.index is None else device.index
-            generator = torch.cuda.default_generators[index]
-        state, cudnn = generator.get_state(), torch.backends.cudnn.enabled
-        generator.manual_seed(seed)
-        # cuDNN keeps a generator of its own for recurrent dropout, which cannot be seeded.
-        torch.backends.cudnn.enabled = False
-        try:
-            yield
-        finally:
-            torch.backends.cudnn.enabled = cudnn
-            generator.set_state(state)
+        return seeded(device, seed)
+
+    def note_random(self, func: Function) -> None:
+        """A function that is no dropout has drawn from torch's generator.
+
+        Args:
+            func: It.
+        """
+        self.random[func.__name__] = None
+
+    def note_foreign(self, call: DrawnByTorch) -> None:
+        """Torch draws dropout itself.
+
+        Args:
+            call: The call.
+        """
+        self.foreign[call.name] = call.p
 
     def active_layers(self) -> dict[str, float]:
         """Realised drop probability of all dropout that was active.
@@ -241,9 +215,10 @@ class Dropout:
         """Names of dropout modules with p > 0 that no forward called."""
         return [f.name for f in self.keys.dropout if not f.was_called and f.module.p]
 
-    def warning(self) -> str | None:
-        """What must be said about masks that torch drew, or None."""
-        return _FOREIGN.format(names=", ".join(self.foreign)) if self.foreign else None
+    def warnings(self) -> list[str]:
+        """What must be said about masks and other numbers that torch drew."""
+        told = ((_FOREIGN, self.foreign), (_RANDOM, self.random))
+        return [text.format(names=", ".join(names)) for text, names in told if names]
 
 
 def refuse_scripted(model: nn.Module) -> None:

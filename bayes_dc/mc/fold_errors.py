@@ -24,6 +24,42 @@ _FIRST_DIMENSION = (
 )
 
 
+_UNKEYED = """\
+A tensor of {got} rows met passes folded into {expected} rows ({passes} passes × {batch} inputs) in
+{where}, which draws a mask for every input: masks cannot be keyed on {what}. {remedy}
+"""
+_OTHER_ROWS = "a tensor whose rows are not the inputs"
+_A_WEIGHT = "a weight, whose rows are not the inputs"
+_TIME_FIRST = (
+    "Keep the inputs along the first dimension, e.g. [B, L, K] rather than [L, B, K] or "
+    "[B · L, K] for L tokens (batch_first=True)"
+)
+_WITHOUT = (
+    "{first}, or do without these masks: p = 0 for that dropout, or dropout=False of "
+    "predict_with_uncertainty for all dropout; bayes_dc.convert can leave a layer out."
+)
+_OF_A_WEIGHT = (
+    "Apply it to what is computed from the inputs; masks on a weight are those of DropConnect "
+    "layers (bayes_dc.convert)"
+)
+MOVED = (
+    "A layer with masks keyed by input gets a tensor with another dimension in the place of the "
+    "inputs: both have {rows} entries, and with {more} inputs they differ. Its masks would be "
+    "those of time steps, not of inputs, also with chunk=1. Keep the inputs along the first "
+    "dimension, [B, L, K] rather than [L, B, K] for L tokens (batch_first=True)."
+)
+MAYBE_MOVED = (
+    "The model brings another dimension of {rows} entries to where the {rows} inputs were, before "
+    "a layer with masks keyed by input. Which of them its masks are keyed by could not be told, "
+    "because the model does not run with {more} inputs ({error}). Keep the inputs along the first "
+    "dimension (batch_first=True)."
+)
+RANDOM = (
+    "{name} draws from torch's generator, once for all {passes} folded passes. Pass chunk=1, which "
+    "runs one pass at a time."
+)
+
+
 class PassesDoNotFit(Exception):
     """A forward would make a tensor above the limit; ``fitting`` passes would not."""
 
@@ -36,8 +72,23 @@ class RowsDoNotFit(ValueError):
     """A tensor has other rows than inputs times passes."""
 
 
+class FirstDimensionMoved(Exception):
+    """A layer with masks met rows that may be another dimension of as many entries."""
+
+    def __init__(self, rows: int) -> None:
+        super().__init__(f"{rows} rows may be no inputs")
+        self.rows = rows
+
+
 def rows_do_not_fit(
-    got: int, where: str, passes: int, batch: int, one_dimensional: bool
+    got: int,
+    where: str,
+    passes: int,
+    batch: int,
+    *,
+    one_dimensional: bool,
+    mask: bool = False,
+    weight: bool = False,
 ) -> RowsDoNotFit:
     """The error for a tensor of other rows.
 
@@ -47,16 +98,28 @@ def rows_do_not_fit(
         passes: Passes of the forward.
         batch: Inputs B.
         one_dimensional: Whether the model's input has one dimension.
+        mask: Whether ``where`` draws masks.
+        weight: Whether the tensor is a parameter.
 
     Returns:
         The exception, to be raised.
     """
-    remedy = _SIZE_AT_HAND if passes > 1 else _FIRST_DIMENSION
+    text, remedy = _ROWS, _SIZE_AT_HAND
+    if mask and (weight or got != batch or passes == 1):  # no number of passes would help
+        text = _UNKEYED
+        remedy = _WITHOUT.format(first=_OF_A_WEIGHT if weight else _TIME_FIRST)
+    elif passes == 1:
+        remedy = _FIRST_DIMENSION
     if one_dimensional:
         remedy += _ONE_INPUT
-    expected = batch * passes
     return RowsDoNotFit(
-        _ROWS.format(
-            got=got, expected=expected, passes=passes, batch=batch, where=where, remedy=remedy
+        text.format(
+            got=got,
+            expected=batch * passes,
+            passes=passes,
+            batch=batch,
+            where=where,
+            what=_A_WEIGHT if weight else _OTHER_ROWS,
+            remedy=remedy,
         )
     )

@@ -12,16 +12,19 @@ from bayes_dc.mc.arguments import (
     check_count,
     ids_of_rows,
     largest_magnitude,
+    nothing_drawn,
     warn_not_finite,
 )
 from bayes_dc.mc.dropout import Dropout
+from bayes_dc.mc.first import check_first_dimension
 from bayes_dc.mc.fold import FoldedPasses
-from bayes_dc.mc.fold_errors import PassesDoNotFit, RowsDoNotFit
+from bayes_dc.mc.fold_errors import FirstDimensionMoved, PassesDoNotFit, RowsDoNotFit
 from bayes_dc.mc.guards import evaluation_mode, lock_of
 from bayes_dc.mc.prediction import Prediction
 from bayes_dc.mc.record import Record
 from bayes_dc.mc.statistics import PassStatistics, check_probabilities
-from bayes_dc.nn import MaskKeys, dropconnect_layers
+from bayes_dc.nn import MaskKeys
+from bayes_dc.nn.dropout import DropoutRowsError
 from bayes_dc.types import Link
 
 ROWS_PER_FORWARD = 1 << 15
@@ -31,25 +34,18 @@ ROWS_PER_CUDA_FORWARD = 1 << 17
 ELEMENTS_PER_LAYER = 1 << 27
 """Elements of the largest tensor of folded rows in such a forward, tokens and pixels included."""
 
-_NO_LAYER = """\
-The model has no DropConnect layer{and_no_dropout}, so every pass would be equal.
-Convert it (bayes_dc.convert(model, p=0.5)) and train or fine-tune it, or build it with
-bayes_dc.DropConnectLinear.
-"""
-_AND_NO_DROPOUT = " and no dropout with p > 0 that draws in its forward"
-_AND_DROPOUT_OFF = " and dropout is off (dropout=False)"
 _OUTPUT = """\
 The model must return one floating point tensor [rows, classes] with a row for each input; for
 {rows} rows ({passes} passes × {batch} inputs) it returned {got}. Wrap a model that returns more in
 a module that picks the class scores; if the model mixes or counts rows by hand, pass chunk=1.
 """
-_NOT_FOLDED = (
-    "The model's output does not depend on any of its DropConnect layers ({names}): they are not "
-    "called in its forward."
-)
 _ZERO_VARIANCE = (
     "All {T} passes gave the same probabilities for every input, so the uncertainty is 0 without "
     "meaning. {cause}{kind} layers: {names}."
+)
+_ZERO_HEAD = (
+    "This is so where the weights of the last layer are all zero, as in a freshly initialised head "
+    "of a torchvision VisionTransformer, or where a later step forgets its input. "
 )
 _SILENT = (
     "Dropout layers {names} were not called in the forward, so they add nothing to the uncertainty "
@@ -88,13 +84,18 @@ def predict_with_uncertainty(
     and pass; and dropout that torch draws itself, in ``nn.MultiheadAttention``,
     ``F.scaled_dot_product_attention`` and layers of ``nn.LSTM``, ``GRU`` and ``RNN``: seeded by the
     first pass of a forward, which depends on batch and chunk and is said in a warning. Stochastic
-    depth is off. What was active is in ``Prediction.dropout``.
+    depth is off, and so is what a forward guards with ``self.training`` itself (``if
+    self.training``, ``dropout_p=self.p if self.training else 0``): it sees evaluation mode. What
+    was active is in ``Prediction.dropout``.
 
     Everything else runs in evaluation mode (BatchNorm uses its running statistics). Passes are
     folded into the rows of a forward; what comes before the first mask runs once on B rows (on all
     rows in a model that takes the number of rows from its input before the first mask and uses it
-    after). Modes, buffers and ``x`` are afterwards as before, also after an exception, and no
-    global generator is touched. Compiled modules run uncompiled. Calls from several threads on one
+    after). Modes, buffers and ``x`` are afterwards as before, also after an exception, and so are
+    torch's generators, from which no mask is drawn. Other functions of torch that draw
+    (``torch.randn_like``, ``F.gumbel_softmax``) are seeded like dropout that torch draws, with a
+    draw for every pass and a warning; what draws out of sight (TorchScript, NumPy, a generator of
+    the model) is left as it is. Compiled modules run uncompiled. Calls from several threads on one
     model run one after another.
 
     Args:
@@ -126,7 +127,7 @@ def predict_with_uncertainty(
         input's result does not depend on batch size, order or chunking as far as the model's other
         layers are row-wise exact (DropConnect layers are, on a GPU those with a mask for every row;
         tensor cores and vendor matrix products may round differently with the batch size). Repeats
-        bit for bit.
+        bit for bit, unless the model draws out of sight.
 
     Source:
         Gal & Ghahramani 2016, *Dropout as a Bayesian approximation*; Wan et al. 2013.
@@ -165,12 +166,14 @@ def predict_with_uncertainty(
         warn_not_finite(x)
     if judged:
         check_probabilities(*told[2:])
-    for message in calls.warning(), _SILENT.format(names=", ".join(silent)) if silent else None:
-        if message is not None:
-            warnings.warn(message, UserWarning, stacklevel=2)
+    unused = [_SILENT.format(names=", ".join(silent))] if silent else []
+    for message in calls.warnings() + unused:
+        warnings.warn(message, UserWarning, stacklevel=2)
     if T > 1 and B > 0 and not told[1]:
-        cause = _ONE_CLASS if link == "softmax" and summary.mean.shape[1] == 1 else ""
         drops = {name: layer.p for name, layer in layers.items()}
+        cause = _ZERO_HEAD if any((drops or active).values()) else ""
+        if link == "softmax" and summary.mean.shape[1] == 1:
+            cause = _ONE_CLASS
         kind = "DropConnect" if drops else "Dropout"
         names = ", ".join(f"{n or 'the model'} (p = {p})" for n, p in (drops or active).items())
         message = _ZERO_VARIANCE.format(T=T, cause=cause, kind=kind, names=names)
@@ -203,12 +206,19 @@ def _run(
     record = Record(model) if per_forward < T else None
     failure: Exception | None = None
     first = 0
+    cleared: frozenset[int] = frozenset()
     while first < T:
         passes = min(per_forward, T - first)
         limit = ELEMENTS_PER_LAYER if chunk is None else None
         repeat = failure is not None
         try:
-            output = _forward(model, x, ids, first, passes, calls, record, limit, repeat)
+            output = _forward(model, x, ids, first, passes, calls, record, limit, repeat, cleared)
+        except FirstDimensionMoved as moved:
+            check_first_dimension(model, x, ids, calls, moved.rows)
+            cleared |= {moved.rows}
+            if first == 0 and record is not None:
+                record = Record(model)
+            continue
         except (torch.OutOfMemoryError, PassesDoNotFit) as error:
             if chunk is not None or passes == 1:
                 raise
@@ -243,6 +253,7 @@ def _forward(
     record: Record | None,
     max_elements: int | None,
     repeat: bool,
+    cleared: frozenset[int],
 ) -> Tensor:
     """What the model returns for passes first … first + passes − 1, as [passes, B, C]."""
     B = x.shape[0]
@@ -250,29 +261,23 @@ def _forward(
     pass_ids = torch.arange(first, first + passes, dtype=torch.int64, device=x.device)
     calls.keys.set(pass_ids=pass_ids, sample_ids=ids)
     calls.start()
-    mode = FoldedPasses(B, passes, record, max_elements, calls, repeat=repeat)
+    mode = FoldedPasses(B, passes, record, max_elements, calls, repeat=repeat, cleared=cleared)
     marked = mode.start(x)
     try:
         with mode:
             output = model(marked)
+    except DropoutRowsError as error:
+        raise mode.row_error(error.rows, f"dropout layer {error.name!r}", mask=True) from None
     except Exception as error:
-        if passes > 1:
+        has_remedy = isinstance(error, RowsDoNotFit) or "chunk=1" in str(error)
+        if passes > 1 and not has_remedy:
             error.add_note(_NOTE.format(passes=passes, rows=rows))
         raise
     if isinstance(output, Tensor) and not mode.is_folded(output):
-        raise ValueError(_nothing_drawn(model, calls.active))
+        raise ValueError(nothing_drawn(model, calls.active))
     shape = list(output.shape) if isinstance(output, Tensor) else []
     known = isinstance(output, Tensor) and output.is_floating_point()
     if not known or len(shape) != 2 or shape[0] != rows or shape[1] == 0:
         got = f"{shape} {output.dtype}" if isinstance(output, Tensor) else type(output).__name__
         raise RowsDoNotFit(_OUTPUT.format(rows=rows, passes=passes, batch=B, got=got))
     return output.reshape(passes, B, shape[1])
-
-
-def _nothing_drawn(model: nn.Module, dropout: bool) -> str:
-    """Why no pass differs from another."""
-    if layers := dropconnect_layers(model):
-        return _NOT_FOLDED.format(names=", ".join(layers))
-    if not dropout:
-        return _NO_LAYER.format(and_no_dropout=_AND_DROPOUT_OFF)
-    return _NO_LAYER.format(and_no_dropout=_AND_NO_DROPOUT)

@@ -21,6 +21,8 @@ networks*, Sci. Rep. 11:5458, there with mutual information as u.
 
 import itertools
 import math
+import operator
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, get_args
@@ -42,6 +44,11 @@ _NORMALISATION = "normalisation must be one of {allowed}; got {got!r}."
 _THRESHOLDS = (
     "thresholds must be two or more numbers in 0 … 1, ascending; got {got}. They are shares of "
     "log C, not nats: pass [k / 100 for k in range(101)], or leave them out."
+)
+_NEGATIVE = (
+    "{count} of {n} uncertainties are below 0 (index {first}: {got}), so they count as certain at "
+    "every threshold. Only mutual_information_jackknife may be so, by chance; for a score such as "
+    "log p of the predicted class change the sign and pass normalisation='test_set'."
 )
 _FINITE = "uncertainty must be finite where normalisation is 'test_set'; got {got}."
 
@@ -92,7 +99,8 @@ def certainty_curves(
     """R_cc, R_iu and UA over a sweep of thresholds; see the module for definitions and ties.
 
     Args:
-        uncertainty: Entropy or mutual information of every input, in nats, ``[n]``.
+        uncertainty: Entropy or mutual information of every input, in nats, ``[n]``. Below 0 is
+            warned of where limits are shares of log C.
         correct: Whether each prediction is right, bool ``[n]``.
         classes: Number of classes C.
         normalisation: ``"log_classes"``: limits T · log C. ``"test_set"``: limits between the least
@@ -121,14 +129,15 @@ def certainty_curves(
         if isinstance(correct, Tensor):
             got = f"shape {list(correct.shape)}, dtype {correct.dtype}"
         raise ValueError(_CORRECT.format(n=len(uncertainty), got=got))
-    if isinstance(classes, bool) or not isinstance(classes, int) or classes < 2:
-        raise ValueError(_CLASSES.format(got=classes))
+    classes = _check_classes(classes)
     if normalisation not in get_args(Normalisation):
         text = _NORMALISATION.format(allowed=get_args(Normalisation), got=normalisation)
         raise ValueError(text)
     steps = [k / 100 for k in range(101)] if thresholds is None else _check_steps(thresholds)
     threshold = torch.tensor(steps, dtype=torch.float64, device=uncertainty.device)
     limit = threshold * math.log(classes)
+    if normalisation == "log_classes":
+        _warn_negative(uncertainty)
     if normalisation == "test_set":
         low, high = uncertainty.aminmax()
         if not (low.isfinite() and high.isfinite()):
@@ -139,11 +148,36 @@ def certainty_curves(
 
 def _check_steps(thresholds: Sequence[float]) -> list[float]:
     """Return the thresholds as a list, or raise."""
-    steps = [float(t) for t in thresholds]
+    try:
+        steps = [float(t) for t in thresholds]
+    except (TypeError, ValueError) as error:
+        raise ValueError(_THRESHOLDS.format(got=repr(thresholds))) from error
     pairs = itertools.pairwise(steps)
     if len(steps) < 2 or not all(0 <= a < b <= 1 for a, b in pairs):
         raise ValueError(_THRESHOLDS.format(got=steps))
     return steps
+
+
+def _check_classes(classes: object) -> int:
+    """Return the number of classes as an int, or raise."""
+    try:
+        count = 0 if isinstance(classes, bool) else operator.index(classes)  # type: ignore[arg-type]
+    except TypeError:
+        count = 0
+    if count < 2:
+        raise ValueError(_CLASSES.format(got=classes))
+    return count
+
+
+def _warn_negative(uncertainty: Tensor) -> None:
+    """Say that an entropy or mutual information below 0 is none."""
+    # Differences of entropies in float32 come this close to 0 from below.
+    wrong = uncertainty < -torch.finfo(torch.float32).eps
+    if wrong.any():
+        first = int(wrong.nonzero()[0])
+        got = f"{uncertainty[first].item():.6g}"
+        text = _NEGATIVE.format(count=int(wrong.sum()), n=len(wrong), first=first, got=got)
+        warnings.warn(text, UserWarning, stacklevel=3)
 
 
 def _curves(

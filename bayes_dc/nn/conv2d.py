@@ -8,8 +8,13 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from bayes_dc.nn.module import DropConnectModule
-from bayes_dc.ops import dropconnect_conv2d
+from bayes_dc.ops import _arguments, dropconnect_conv2d
 from bayes_dc.types import MaskScale, MaskScope, Sampler
+
+_PADDED = (
+    "padding_mode={mode!r} with padding {padding} needs images of at least {least}; x has {got}. "
+    "Use larger images, less padding, or padding_mode='zeros', which takes any size."
+)
 
 
 class DropConnectConv2d(DropConnectModule, nn.Conv2d):
@@ -96,10 +101,11 @@ class DropConnectConv2d(DropConnectModule, nn.Conv2d):
         """
         if self.masks is None and not self.training:
             return self._conv_forward(x, self.mean_weight(), self.bias)
+        _arguments.check_types(x=x)
         key, sample_ids, pass_ids = self.mask_coordinates(x.device)
         padding: str | Sequence[int] = self.padding
-        if self.padding_mode != "zeros":
-            x = F.pad(x, self._reversed_padding_repeated_twice, mode=self.padding_mode)
+        if self.padding_mode != "zeros" and x.ndim in {3, 4}:
+            x = self._padded(x)
             padding = 0, 0
         return dropconnect_conv2d(
             x,
@@ -117,6 +123,20 @@ class DropConnectConv2d(DropConnectModule, nn.Conv2d):
             scale=self.scale,
             sampler=self.sampler,
         )
+
+    def _padded(self, x: Tensor) -> Tensor:
+        """``F.pad`` in the mode of the layer, for images that are large enough."""
+        left, right, top, bottom = self._reversed_padding_repeated_twice
+        pads = max(top, bottom), max(left, right)
+        # A reflection leaves the edge out, a circle may come round once, an edge must be there.
+        least = [
+            {"reflect": pad + 1, "circular": max(pad, 1)}.get(self.padding_mode, 1) for pad in pads
+        ]
+        if x.shape[-2] < least[0] or x.shape[-1] < least[1]:
+            size, got, padding = (f"{a} × {b}" for a, b in (least, x.shape[-2:], pads))
+            message = _PADDED.format(mode=self.padding_mode, padding=padding, least=size, got=got)
+            raise ValueError(message)
+        return F.pad(x, self._reversed_padding_repeated_twice, mode=self.padding_mode)
 
     def extra_repr(self) -> str:
         """Arguments as shown by ``print(model)``.

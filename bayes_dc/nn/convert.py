@@ -194,8 +194,8 @@ def _reasons(model: nn.Module) -> dict[nn.Module, str]:
             if own:
                 names = ", ".join(own[:_SHOWN]) + (", …" if len(own) > _SHOWN else "")
                 reasons[module] = _OWN.format(kind=type(module).__name__, names=names)
-        for name, child in module._modules.items():
-            if child is not None and is_candidate(child) and read_past(module, name):
+        for child in read_past(module):
+            if is_candidate(child):
                 reasons[child] = _READ_PAST.format(owner=type(module).__name__)
     return reasons
 

@@ -1,13 +1,15 @@
 """torch's dropout modules under ``MaskKeys``: masks from coordinates, not from a generator."""
 
 from collections.abc import Callable
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.dropout import _DropoutNd
+from torch.overrides import has_torch_function_variadic
 
-from bayes_dc.nn.module import call_forward
+from bayes_dc.nn.module import call_forward, without_hook
+from bayes_dc.ops import _arguments
 from bayes_dc.ops.dropout import keyed_dropout
 from bayes_dc.rng import dropout_key, keep_digits
 from bayes_dc.rng.spec import FUNCTIONAL_DROPOUT
@@ -38,6 +40,20 @@ _REPEATED = (
     "repeats one of them: which one cannot be told, and with it which masks. Use a dropout module "
     "for each place, or MaskKeys.attach(model, dropout=False) for torch's own dropout."
 )
+
+
+class DropoutRowsError(ValueError):
+    """A dropout module got other rows than masks are keyed for.
+
+    Args:
+        text: What is said of it.
+        name: Name of the module.
+        rows: The rows it got.
+    """
+
+    def __init__(self, text: str, *, name: str, rows: int) -> None:
+        super().__init__(text)
+        self.name, self.rows = name, rows
 
 
 class Coordinates(Protocol):
@@ -166,12 +182,19 @@ class KeyedForward:
         """Take the module's place, also in ``nn.TransformerEncoderLayer``; see ``call_forward``."""
         self._hook = self.module.register_forward_pre_hook(call_forward)
         self.module.forward = self
+        self.module.__dict__["__getstate__"] = self._detached_state
 
     def detach(self) -> None:
         """Give the module its ``forward`` back, unless another has taken it."""
         self._hook.remove()
         if self.module.__dict__.get("forward") is self:
             del self.module.forward
+        self.module.__dict__.pop("__getstate__", None)
+
+    def _detached_state(self) -> dict[str, Any]:
+        """State of a copy or a pickle of the module: with its own ``forward``."""
+        state = without_hook(type(self.module).__getstate__(self.module))
+        return {k: v for k, v in state.items() if k not in {"forward", "__getstate__"}}
 
     @property
     def p_effective(self) -> float:
@@ -190,6 +213,7 @@ class KeyedForward:
         p = self.module.p
         if p == 0:
             return x
+        _arguments.check_types(x=x)
         dims = {nn.Dropout1d.forward: 2, nn.Dropout3d.forward: 4}.get(type(self.module).forward, 0)
         check_batched(x, dims, f"dropout layer {self.name!r}")
         device = x.device
@@ -204,18 +228,19 @@ class KeyedForward:
             channels=self.channels,
             alpha=self.alpha,
         )
-        return x.copy_(y) if self.module.inplace else y
+        # The memory of one pass has no room for the rows of several; folding makes room.
+        fits = x.shape == y.shape or has_torch_function_variadic(x)
+        return x.copy_(y) if self.module.inplace and fits else y
 
     def _check_rows(self, x: Tensor, samples: int, passes: int) -> None:
         """Refuse an input that has not one row for each sample."""
         rows = x.shape[0] if x.ndim else 0
         if rows not in {samples, samples * passes}:
             more = f" in {passes} passes" if passes > 1 else ""
-            raise ValueError(
-                _ROWS.format(
-                    name=self.name, rows=rows, shape=list(x.shape), samples=samples, passes=more
-                )
+            text = _ROWS.format(
+                name=self.name, rows=rows, shape=list(x.shape), samples=samples, passes=more
             )
+            raise DropoutRowsError(text, name=self.name, rows=rows)
 
     def _call_number(self) -> int:
         """How often the module was called before in this forward."""

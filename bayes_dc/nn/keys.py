@@ -3,7 +3,7 @@
 import contextlib
 import operator
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -32,6 +32,10 @@ class LayerMasks(NamedTuple):
 
     key: Tensor
     keys: "MaskKeys"
+
+    def __reduce__(self) -> tuple[type[None], tuple[()]]:
+        """A copy of a layer has no masks, however it is made: nobody could detach it."""
+        return type(None), ()
 
 
 def dropconnect_layers(model: nn.Module) -> dict[str, DropConnectModule]:
@@ -105,6 +109,8 @@ class MaskKeys:
     DropConnect layer the same. Calls of ``F.dropout`` are not touched. The coordinates of a forward
     must stay set until its backward is done where activations are checkpointed.
 
+    Copies and pickles of an attached model are not attached, and those of the keys hold no model.
+
     Args:
         seed: Unsigned 64-bit seed.
     """
@@ -115,6 +121,10 @@ class MaskKeys:
         self._dropout: list[KeyedForward] = []
         self._pass_ids: Tensor | None = None
         self._sample_ids: Tensor | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        """State of a copy or a pickle: seed and coordinates, no model."""
+        return dict(self.__dict__, _layers=[], _dropout=[])
 
     @property
     def pass_ids(self) -> Tensor:

@@ -5,7 +5,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from bayes_dc.nn.module import DropConnectModule
-from bayes_dc.ops import dropconnect_linear
+from bayes_dc.ops import _arguments, dropconnect_linear
 from bayes_dc.types import MaskScale, MaskScope, Sampler
 
 
@@ -73,6 +73,7 @@ class DropConnectLinear(DropConnectModule, nn.Linear):
         """
         if self.masks is None and not self.training:
             return F.linear(x, self.mean_weight(), self.bias)
+        _arguments.check_types(x=x)
         key, sample_ids, pass_ids = self.mask_coordinates(x.device)
         return dropconnect_linear(
             x,

@@ -56,6 +56,20 @@ def call_forward(module: nn.Module, args: Any) -> None:
     """
 
 
+def without_hook(state: dict[str, Any]) -> dict[str, Any]:
+    """State of a module for a copy, without ``call_forward``.
+
+    Args:
+        state: What the module's ``__getstate__`` returns; not changed.
+
+    Returns:
+        A new dictionary with a new one of the hooks.
+    """
+    hooks = state["_forward_pre_hooks"]
+    kept = type(hooks)((number, hook) for number, hook in hooks.items() if hook is not call_forward)
+    return dict(state, _forward_pre_hooks=kept)
+
+
 class DropConnectModule(nn.Module):
     """Options and mask state of a DropConnect layer.
 
@@ -116,6 +130,14 @@ class DropConnectModule(nn.Module):
         super().train(mode)
         self._hook()
         return self
+
+    def __getstate__(self) -> dict[str, Any]:
+        """State of a copy or a pickle: it is attached to no ``MaskKeys``."""
+        return dict(without_hook(super().__getstate__()), masks=None)
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        self._hook()
 
     def _hook(self) -> None:
         """Have a hook where ``forward`` is more than W x + b; see ``call_forward``."""

@@ -13,7 +13,12 @@ _NESTED = (
     "{name} must be a dense tensor; got a nested one. torch.nn.TransformerEncoder makes them of "
     "padded batches in evaluation mode: build it with enable_nested_tensor=False."
 )
-_X_DTYPE = "x must be a floating point tensor; got {got}. Convert it, e.g. x.float()."
+_LAYOUT = "{name} must be a dense tensor; got layout {got}. Convert it: {name}.to_dense()."
+_X_DTYPE = (
+    "x must be a floating point tensor; got {got}. Convert it to float32, bfloat16, float16 or "
+    "float64, e.g. x.float()."
+)
+_DTYPES_OF_X = {torch.float32, torch.bfloat16, torch.float16, torch.float64}
 _BIAS = "bias must have shape [{expected}]; got {got}."
 _DTYPES = (
     "x, weight and bias must have one dtype; got {x}, {weight} and {bias}. "
@@ -31,20 +36,27 @@ x must have one row for each (pass, sample), {passes} × {samples} = {product}, 
 one for each sample, {samples}, shared by all passes; got {got} rows.
 Give sample_ids one entry for each row of a pass and pass_ids one for each pass.
 """
+_UNEQUAL = """\
+Without sample_ids the rows of x are those of all {passes} passes, pass after pass, and x has {got},
+which is no multiple of {passes}.
+For rows that all passes share, give their ids: sample_ids=torch.arange({got}, device=x.device).
+"""
 
 
 def check_types(**tensors: object) -> None:
-    """Refuse arrays, lists and nested tensors."""
+    """Refuse arrays, lists, and tensors that are nested or sparse."""
     for name, value in tensors.items():
         if not isinstance(value, Tensor) and not (name == "bias" and value is None):
             raise TypeError(_TYPE.format(name=name, got=type(value).__name__))
         if isinstance(value, Tensor) and value.is_nested:
             raise TypeError(_NESTED.format(name=name))
+        if isinstance(value, Tensor) and value.layout != torch.strided:
+            raise TypeError(_LAYOUT.format(name=name, got=value.layout))
 
 
 def check_floating(x: Tensor) -> None:
-    """Refuse integers."""
-    if not x.is_floating_point():
+    """Refuse integers, and floats that no kernel computes with."""
+    if x.dtype not in _DTYPES_OF_X:
         raise TypeError(_X_DTYPE.format(got=x.dtype))
 
 
@@ -94,12 +106,15 @@ def row_ids(
         pass_ids = torch.zeros(1, dtype=torch.int64, device=device)
     _check_ids("pass_ids", pass_ids, device)
     P = pass_ids.numel()
+    counted = sample_ids is None
     if sample_ids is None:
         samples = rows // P if P else 0
         sample_ids = torch.arange(samples, dtype=torch.int64, device=device)
     _check_ids("sample_ids", sample_ids, device)
     S = sample_ids.numel()
     if rows not in (P * S, S):
+        if counted and P:
+            raise ValueError(_UNEQUAL.format(passes=P, got=rows))
         raise ValueError(_ROWS.format(passes=P, samples=S, product=P * S, got=rows))
     return sample_ids, pass_ids
 

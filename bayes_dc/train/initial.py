@@ -13,8 +13,8 @@ from bayes_dc.train.progress import logger
 def start_from(folder: str | Path, model: nn.Module, meta: CheckpointMeta) -> None:
     """Copy the weights and buffers of a checkpoint into a network, whatever its DropConnect is.
 
-    Only ``meta.json`` and ``model.safetensors`` are read. Other constants of the pixels than the
-    checkpoint's are warned of.
+    Only ``meta.json`` and ``model.safetensors`` are read. Other names of the classes and other
+    constants of the pixels than the checkpoint's are warned of.
 
     Args:
         folder: A checkpoint or a run's output folder (see ``find_checkpoint``).
@@ -22,8 +22,8 @@ def start_from(folder: str | Path, model: nn.Module, meta: CheckpointMeta) -> No
         meta: What the new run is.
 
     Raises:
-        CheckpointError: If the checkpoint cannot be read, or is of another network, number of
-            classes or shape of inputs.
+        CheckpointError: If the checkpoint cannot be read, or is of another network, number or order
+            of classes, or shape of inputs.
     """
     saved, state = load_checkpoint(folder)
     classes, wanted = len(saved.class_names), len(meta.class_names)
@@ -31,6 +31,13 @@ def start_from(folder: str | Path, model: nn.Module, meta: CheckpointMeta) -> No
         raise CheckpointError(
             f"init_from {folder}: it was trained for {classes} classes; the data has {wanted}. "
             "Name a checkpoint of the same classes, or leave init_from out."
+        )
+    old, new = list(saved.class_names), list(meta.class_names)
+    if old != new and sorted(old) == sorted(new):
+        raise CheckpointError(
+            f"init_from {folder}: it was trained on the same classes in another order: {old}; the "
+            f"data has {new}. Number the data's classes in the checkpoint's order, or leave "
+            "init_from out."
         )
     if saved.input_shape != meta.input_shape:
         raise CheckpointError(
@@ -45,6 +52,14 @@ def start_from(folder: str | Path, model: nn.Module, meta: CheckpointMeta) -> No
         network="the network of this configuration",
         remedy="Set model.name (and hidden, for mlp) to what the checkpoint was trained with.",
     )
+    if old != new:
+        logger.warning(
+            "init_from %s: its classes are %s, those of this run are %s: output i starts as the "
+            "checkpoint's class i",
+            folder,
+            old,
+            new,
+        )
     if saved.normalisation != meta.normalisation:
         logger.warning(
             "init_from %s: its pixels were scaled by mean %s and deviation %s, those of this run "

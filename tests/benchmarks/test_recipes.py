@@ -6,6 +6,7 @@ from concurrent.futures import Future
 import numpy as np
 import pytest
 
+from bayes_dc.train import TrainingError
 from benchmarks import recipe_runs, recipes
 
 
@@ -53,9 +54,10 @@ def command(tmp_path, monkeypatch, capsys):
         for change in (*changes, *more):
             argv += ["--set", change]
         monkeypatch.setattr("sys.argv", argv)
-        recipes.main()
+        run.code = recipes.main()
         return capsys.readouterr()
 
+    run.code = None
     return run
 
 
@@ -86,6 +88,7 @@ def test_what_is_done_is_not_done_again(command, tmp_path):
     first = path.read_text()
     again = command("mnist_mlp", "--seeds", "0", more=MLP)
     assert again.err == ""
+    assert command.code == 0
     assert path.read_text() == first
     results = json.loads(first)
     del results["mnist_mlp_seed0"]  # stopped between training and evaluation
@@ -94,15 +97,105 @@ def test_what_is_done_is_not_done_again(command, tmp_path):
     assert again.err.count("seed0:") == 1
     scores = [json.loads(text)["mnist_mlp_seed0"]["scores"] for text in (first, path.read_text())]
     assert scores[0] == scores[1]
-    changed = command("mnist_mlp", "--seeds", "0", more=(*MLP, "model.hidden=[9]"))
-    assert changed.err.count("seed0:") == 2
     assert command("mnist_mlp", "--seeds", "0", "--overwrite", more=MLP).err.count("seed0:") == 2
 
 
-def test_a_run_that_fails_leaves_the_others(command, tmp_path):
-    found = command("mnist_mlp", "--seeds", "0", more=(*MLP, "model.p=1e-9"))
-    assert "mnist_mlp_plain_seed0: ValueError: p" in found.err
+def test_a_run_of_other_settings_is_kept(command, tmp_path):
+    command("mnist_mlp", "--seeds", "0", more=MLP)
+    kept = (tmp_path / "runs/mnist_mlp_seed0/last/model.safetensors").read_bytes()
+    other = (*MLP, "model.hidden=[9]")
+    refused = command("mnist_mlp", "--seeds", "0", more=other)
+    assert command.code == 1
+    assert (
+        "model.hidden was [8] and is [9]. Set it back, or start a new run in another output_dir. "
+        "Here --overwrite trains it again, and --out names another folder."
+    ) in refused.err
+    assert "Traceback" not in refused.err
+    assert (tmp_path / "runs/mnist_mlp_seed0/last/model.safetensors").read_bytes() == kept
+    assert command("mnist_mlp", "--seeds", "0", "--overwrite", more=other).err.count("seed0:") == 2
+    assert command.code == 0
+
+
+@pytest.mark.parametrize(
+    ("error", "traced"), [(TrainingError("loss is NaN"), False), (ZeroDivisionError("0"), True)]
+)
+def test_a_run_that_fails_leaves_the_others(command, monkeypatch, error, traced):
+    evaluate = recipe_runs.evaluate
+
+    def fail(model, config, data, run):
+        if run.config == "mnist_mlp":
+            raise error
+        return evaluate(model, config, data, run)
+
+    monkeypatch.setattr(recipe_runs, "evaluate", fail)
+    found = command("mnist_mlp", "--seeds", "0", more=MLP)
+    assert command.code == 1
+    assert f"mnist_mlp_seed0: {type(error).__name__}: {error}" in found.err
+    assert "1 runs failed" in found.err
     assert "no result of mnist_mlp_seed0" in found.err
+    assert ("Traceback" in found.err) == traced
+    assert "mnist_mlp_plain: plain network" in found.out
+
+
+@pytest.mark.parametrize(
+    ("recipe", "change", "message"),
+    [
+        (
+            "mnist_mlp",
+            "model.foo=1",
+            "mnist_mlp.yaml with --set model.foo: model.foo: unknown key; the nearest",
+        ),
+        ("mnist_mlp", "model.p=1e-9", "mnist_mlp_seed0: model: p"),
+        ("mnist_mlp", "data.root=nowhere.npz", "npz: nowhere.npz is missing. Set data.root"),
+        ("mnist_mlp", "data.root", "--set data.root: must read section.key=value"),
+        (
+            "finetune",
+            "train={epochs: 1, schedule: {name: cosine, warmup_epochs: 3}}",
+            "train: schedule.warmup_epochs must be below epochs=1; got 3",
+        ),
+        ("speed", "model.select=[nowhere]", "speed_cifar10_resnet18: model: "),
+    ],
+)
+def test_what_cannot_be_trained_is_one_line_before_anything_is(
+    command, tmp_path, recipe, change, message
+):
+    found = command(recipe, "--seeds", "0", more=(change,))
+    assert command.code == 2
+    assert found.out == ""
+    (line,) = found.err.splitlines()
+    assert line.startswith("error: ")
+    assert message in line
+    assert not (tmp_path / "runs").exists()
+
+
+def test_results_and_folders_of_others_are_refused(command, tmp_path):
+    (tmp_path / "results.json").write_text("[1]")
+    found = command("mnist_mlp", "--seeds", "0", more=MLP)
+    text = f"error: --results {tmp_path}/results.json holds no results of recipes. Name another"
+    assert found.err.startswith(text)
+    (tmp_path / "results.json").write_text("{}")
+    (tmp_path / "runs").mkdir()
+    (tmp_path / "runs/mnist_mlp_seed0").write_text("mine")
+    found = command("mnist_mlp", "--seeds", "0", more=MLP)
+    assert found.err.startswith(f"error: output_dir {tmp_path}/runs/mnist_mlp_seed0 is a file")
+    assert command.code == 2
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--jobs", "0"], "--jobs: must be a whole number of at least 1; got '0'"),
+        (["--passes", "0"], "--passes: must be a whole number of at least 1; got '0'"),
+        (["--seeds", "-1"], "--seeds: must be a whole number in 0 … 2**64 − 1; got '-1'"),
+        (["--seeds", "0", "1", "0"], "--seeds: 0 is given twice; name every seed once"),
+    ],
+)
+def test_the_command_line_is_checked(monkeypatch, capsys, arguments, message):
+    monkeypatch.setattr("sys.argv", ["recipes", "mnist_mlp", *arguments])
+    with pytest.raises(SystemExit) as stop:
+        recipes.main()
+    assert stop.value.code == 2
+    assert message in capsys.readouterr().err
 
 
 def test_dropout_twin_is_evaluated_with_dropout(command):
@@ -145,3 +238,17 @@ def test_speed_is_that_of_one_seed(monkeypatch):
     runs = names_of(monkeypatch, "speed")
     assert [run.seed for run in runs] == [0] * 4
     assert all(run.speed for run in runs)
+
+
+def test_timing_touches_no_folder_of_a_user(command, tmp_path, monkeypatch):
+    mine = tmp_path / "runs/speed/last"
+    mine.mkdir(parents=True)
+    (mine / "model.safetensors").write_bytes(b"mine")
+    monkeypatch.setattr(recipe_runs, "SPEED_STEPS", 1)
+    change = ("model={name: cnn, p: 0.5}", "train={batch_size: 4, epochs: 1, device: cpu}")
+    monkeypatch.setattr(recipes, "CIFAR", ("",))
+    shown = command("speed", more=change).out
+    assert command.code == 0
+    assert shown.splitlines()[2].startswith("cifar10_resnet18 ")
+    assert [path.name for path in (tmp_path / "runs").iterdir()] == ["speed"]
+    assert (mine / "model.safetensors").read_bytes() == b"mine"

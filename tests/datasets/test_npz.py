@@ -1,5 +1,8 @@
 """One NumPy file: what it gives, and that whatever is wrong with it is said with its name."""
 
+import io
+import zipfile
+
 import numpy as np
 import pytest
 import torch
@@ -185,3 +188,114 @@ def test_a_single_array_is_no_npz(tmp_path):
     np.save(path, np.zeros(3))
     with pytest.raises(DatasetError, match=r"images\.npy is no \.npz file"):
         load(path)
+
+
+@pytest.mark.parametrize(
+    ("label", "dtype"),
+    [(10**5, np.int32), (10**9, np.int64), (2**62, np.int64), (2**63, np.uint64)],
+)
+def test_a_label_that_numbers_no_class_is_refused_before_memory_is_taken(tmp_path, label, dtype):
+    path = save(tmp_path, **arrays(y_test=np.array([0, label, 2], dtype)))
+    with pytest.raises(DatasetError) as caught:
+        load(path)
+    assert str(caught.value) == (
+        f"npz: {path}: y_test holds the label {label}; the largest that is read is 99999. Number "
+        "the classes 0, 1, 2, …."
+    )
+
+
+def test_class_names_that_repeat_are_refused_with_the_file(tmp_path):
+    path = save(tmp_path, **arrays(class_names=np.array(["ant", "bee", "ant"])))
+    with pytest.raises(DatasetError) as caught:
+        load(path)
+    assert str(caught.value) == (
+        f"npz (train) in {path}: class names must differ from each other; got 'ant' twice. Rename "
+        "one of the classes."
+    )
+
+
+def test_class_names_that_are_no_text_are_refused(tmp_path):
+    path = save(tmp_path, **arrays(class_names=np.array(["ant", "b\ud800", "fly"])))
+    with pytest.raises(DatasetError, match=r"class_names cannot be written as UTF-8: .*Rename the"):
+        load(path)
+
+
+def rewrite(path, name, content):
+    """Replace one file of the archive; None leaves it out."""
+    with zipfile.ZipFile(path) as old:
+        files = {n: old.read(n) for n in old.namelist()}
+    with zipfile.ZipFile(path, "w") as new:
+        for other, kept in files.items():
+            if other != f"{name}.npy":
+                new.writestr(other, kept)
+        for file, data in content.items():
+            new.writestr(file, data)
+
+
+def test_a_file_in_the_archive_that_is_no_array_is_named(tmp_path):
+    path = save(tmp_path, **arrays())
+    rewrite(path, "x_train", {"x_train": b"pixels"})
+    with pytest.raises(DatasetError) as caught:
+        load(path)
+    assert str(caught.value) == (
+        f"npz: {path}: x_train is no NumPy array. Save arrays by numpy.savez; other files in the "
+        "archive are not read."
+    )
+
+
+@pytest.mark.parametrize("shape", [(10**7, 1000, 1000), (10**30, 2, 2), (2**62, 8, 8)])
+def test_a_header_that_claims_more_than_there_is(tmp_path, shape):
+    path = save(tmp_path, **arrays())
+    header = io.BytesIO()
+    about = {"descr": "|u1", "fortran_order": False, "shape": shape}
+    np.lib.format.write_array_header_1_0(header, about)
+    rewrite(path, "x_train", {"x_train.npy": header.getvalue() + bytes(100)})
+    with pytest.raises(DatasetError) as caught:
+        load(path)
+    assert str(caught.value).startswith(f"npz: {path} ")
+    assert "does not fit in memory: " in str(caught.value) or "cannot be read: " in str(
+        caught.value
+    )
+
+
+def test_a_file_larger_than_memory_says_so(tmp_path, monkeypatch):
+    def full(*arguments, **options):
+        raise MemoryError("Unable to allocate 9.09 TiB")
+
+    path = save(tmp_path, **arrays())
+    monkeypatch.setattr(np, "load", full)
+    with pytest.raises(DatasetError) as caught:
+        load(path)
+    assert str(caught.value) == (
+        f"npz: {path} does not fit in memory: Unable to allocate 9.09 TiB. Save fewer or smaller "
+        "images; if they are not that many, the file is damaged: copy it again."
+    )
+
+
+ENCRYPTED, METHOD = 6, 8  # offsets in a local file header; two more in the central directory
+
+
+@pytest.mark.parametrize(
+    ("offset", "value", "message"),
+    [
+        (ENCRYPTED, 1, "is encrypted, password required for extraction"),
+        (METHOD, 99, "That compression method is not supported"),
+        (METHOD, zipfile.ZIP_DEFLATED, "Error -3 while decompressing data"),
+        (METHOD, zipfile.ZIP_BZIP2, "Invalid data stream"),
+    ],
+)
+def test_archives_that_zipfile_cannot_unpack(tmp_path, offset, value, message):
+    path = save(tmp_path, **arrays())
+    content = bytearray(path.read_bytes())
+    for start, extra in ((b"PK\3\4", 0), (b"PK\1\2", 2)):
+        content[content.index(start) + offset + extra] = value
+    data = content.index(b"\x93NUMPY")
+    content[data : data + 8] = b"\xff" * 8  # no stream of any method starts so
+    path.write_bytes(content)
+    with pytest.raises(DatasetError) as caught:
+        load(path)
+    text = str(caught.value)
+    assert text.startswith(f"npz: {path} cannot be read: ")
+    assert message in text
+    assert text.endswith("numpy.savez; Python objects are never read.")
+    assert "\n" not in text

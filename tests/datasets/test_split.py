@@ -10,7 +10,7 @@ import torch
 
 from bayes_dc.datasets import ArraySplit, DataConfig, DatasetError, Normalisation, load_dataset
 from bayes_dc.datasets import split as split_module
-from bayes_dc.datasets.split import to_float
+from bayes_dc.datasets.split import check_labels, to_float
 
 CPU = torch.device("cpu")
 COLOUR = Normalisation((0.1, 0.5, 0.9), (0.2, 0.3, 0.4))
@@ -173,3 +173,12 @@ def test_split_goes_to_a_gpu_that_has_room():
         data.batch(torch.tensor([3, 1]), device).cpu(), data.batch(torch.tensor([3, 1]), CPU)
     )
     assert data._resident[device].is_cuda
+
+
+def test_class_names_that_repeat_are_refused_for_every_data_set():
+    with pytest.raises(DatasetError) as caught:
+        check_labels(torch.tensor([0, 1]), ("cat", "dog", "cat"), "set (train) in folder")
+    assert str(caught.value) == (
+        "set (train) in folder: class names must differ from each other; got 'cat' twice. Rename "
+        "one of the classes."
+    )

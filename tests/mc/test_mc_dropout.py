@@ -222,6 +222,20 @@ def test_a_result_that_is_not_used_in_place(x):
         predict_with_uncertainty(Apply(viewed, head), x, T=3)
 
 
+@pytest.mark.parametrize("chunk", [None, 1])
+def test_a_result_of_a_module_that_is_not_used_in_place(chunk, x):
+    def forward(x, dropout, head):
+        h = x.sin()
+        dropout(h)
+        return head(h)
+
+    head = nn.Linear(K, C)
+    model = Apply(forward, nn.Dropout(0.5, inplace=True), head)
+    got = predict_with_uncertainty(model, x, T=3, chunk=chunk, return_samples=True)
+    steps = [head(x.sin() * mask(0, 0, t, x.shape)) for t in range(3)]
+    torch.testing.assert_close(got.samples, torch.stack(steps).double().softmax(dim=2))
+
+
 @pytest.mark.parametrize("p", [0.0, 1.0])
 def test_ends_of_p(p, x):
     """p = 0 draws nothing; p = 1 drops everything, in every pass."""
@@ -394,15 +408,25 @@ def test_dropout_of_a_parameter_is_refused(x):
     """Its rows are no inputs: masks keyed by sample have no meaning there."""
     model = Apply(lambda x, dropout: x[:, :C] + dropout(model.bias), nn.Dropout(0.5))
     model.bias = nn.Parameter(torch.ones(B, C))
-    with pytest.raises(ValueError, match="met passes folded into"):
+    with pytest.raises(ValueError, match="met passes folded into") as error:
         predict_with_uncertainty(model, x, T=T)
+    text = str(error.value)
+    assert "masks cannot be keyed on a weight, whose rows are not the inputs." in text
+    assert "Apply it to what is computed from the inputs; masks on a weight are those of" in text
+    assert "chunk=1" not in text
 
 
 def test_tokens_first_is_refused_with_the_remedy(tokens):
     model = nn.Sequential(Apply(lambda x: x.transpose(0, 1)), nn.Dropout(0.5))
-    with pytest.raises(ValueError, match="got 4 rows, x") as error:
+    with pytest.raises(ValueError, match="A tensor of 4 rows met passes folded into") as error:
         predict_with_uncertainty(model, tokens, T=T)
-    assert "Keep the inputs along the first dimension (batch_first=True)" in str(error.value)
+    assert str(error.value).endswith(
+        "dropout layer '1', which draws a mask for every input: masks cannot be keyed on a tensor "
+        "whose rows are not the inputs. Keep the inputs along the first dimension, e.g. [B, L, K] "
+        "rather than [L, B, K] or [B · L, K] for L tokens (batch_first=True), or do without these "
+        "masks: p = 0 for that dropout, or dropout=False of predict_with_uncertainty for all "
+        "dropout; bayes_dc.convert can leave a layer out.\n"
+    )
 
 
 def test_always_on_calls_are_off_with_dropout_false(x):

@@ -106,6 +106,8 @@ def test_a_model_without_masks(network, options, why, x):
     text = refusal(ValueError, network, x, T=2, **options)
     assert f"The model has no DropConnect layer{why}" in text
     assert ", so every pass would be equal." in text
+    guarded = "so what it guards with self.training is off; use nn.Dropout or F.dropout"
+    assert (guarded in text) == ("forward" in why or "that" in why)
     assert "bayes_dc.convert(model, p=0.5)" in text
     assert "bayes_dc.DropConnectLinear" in text
 

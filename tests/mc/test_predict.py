@@ -216,12 +216,20 @@ def test_passes_without_variance_are_said_with_the_layers():
     model, x = network(p=0.0), inputs(5)
     with pytest.warns(UserWarning, match="All 7 passes gave the same probabilities") as said:
         got = predict_with_uncertainty(model, x, T=7)
-    assert "DropConnect layers: 1 (p = 0.0), 3 (p = 0.0), 5 (p = 0.0)." in str(said[0].message)
+    names = "1 (p = 0.0), 3 (p = 0.0), 5 (p = 0.0)."
+    assert f"without meaning. DropConnect layers: {names}" in " ".join(str(said[0].message).split())
     assert said[0].filename == __file__
     assert not got.variance.any()
     assert not got.mutual_information.any()
     predict_with_uncertainty(model, x, T=1)
     predict_with_uncertainty(model, x[:0], T=7)
+
+
+def test_a_head_of_zeros_is_named_as_a_cause():
+    model, x = network(p=0.5), inputs(5)
+    nn.init.zeros_(model[5].weight)
+    with pytest.warns(UserWarning, match="weights of the last layer are all zero"):
+        predict_with_uncertainty(model, x, T=7)
 
 
 def test_a_new_p_holds_in_the_next_call():

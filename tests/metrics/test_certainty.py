@@ -2,6 +2,7 @@
 
 import math
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -110,9 +111,12 @@ GOOD = {"uncertainty": torch.ones(3), "correct": torch.ones(3).bool(), "classes"
         ),
         ({"correct": [True]}, ValueError, "True where the prediction is right; got list."),
         ({"classes": 1}, ValueError, "classes must be an integer of at least 2"),
+        ({"classes": True}, ValueError, "the number of classes C; got True."),
         ({"classes": 2.0}, ValueError, "the number of classes C; got 2.0."),
         ({"normalisation": "max"}, ValueError, "one of ('log_classes', 'test_set'); got 'max'."),
         ({"thresholds": [0.5]}, ValueError, "two or more numbers in 0 … 1, ascending; got [0.5]."),
+        ({"thresholds": 5}, ValueError, "two or more numbers in 0 … 1, ascending; got 5."),
+        ({"thresholds": ["a", "b"]}, ValueError, "ascending; got ['a', 'b']. They are shares"),
         ({"thresholds": [0, 2.3]}, ValueError, "They are shares of log C, not nats"),
         ({"thresholds": [0.5, 0.1]}, ValueError, "ascending; got [0.5, 0.1]"),
         (
@@ -127,3 +131,24 @@ def test_arguments(change, error, text):
     with pytest.raises(error) as caught:
         certainty_curves(options.pop("uncertainty"), options.pop("correct"), **options)
     assert text in str(caught.value)
+
+
+def test_classes_of_numpy():
+    """As the numbers of passes are taken."""
+    u, right = torch.rand(9), torch.ones(9).bool()
+    got = certainty_curves(u, right, classes=np.int64(3))
+    assert torch.equal(got.limit, certainty_curves(u, right, classes=3).limit)
+
+
+def test_what_is_below_0_is_said():
+    """Not the rounding of a difference, and not where the range is that of the test set."""
+    u, right = torch.tensor([0.5, -1e-8, -0.25, -1.0]), torch.ones(4).bool()
+    with pytest.warns(UserWarning, match="are below 0") as told:
+        certainty_curves(u, right, classes=3)
+    assert str(told[0].message) == (
+        "2 of 4 uncertainties are below 0 (index 2: -0.25), so they count as certain at every "
+        "threshold. Only mutual_information_jackknife may be so, by chance; for a score such as "
+        "log p of the predicted class change the sign and pass normalisation='test_set'."
+    )
+    certainty_curves(u[:2], right[:2], classes=3)
+    certainty_curves(u, right, classes=3, normalisation="test_set")

@@ -1,7 +1,5 @@
 """torch's dropout modules while MaskKeys are attached: numbers, masks, training, refusals."""
 
-import copy
-
 import pytest
 import torch
 from torch import nn
@@ -222,12 +220,3 @@ def test_refused_inputs(kind, x, text):
         with pytest.raises(ValueError, match=r"rows|shape") as error:
             model(x)
     assert text in str(error.value)
-
-
-def test_a_copy_made_meanwhile_keeps_drawing():
-    """As a copy of a DropConnect layer does; detaching the original does not reach it."""
-    model = nn.Sequential(nn.Linear(3, 3), nn.Dropout(0.5))
-    with MaskKeys(0).attached(model):
-        twin = copy.deepcopy(model)
-    assert "forward" in twin[1].__dict__
-    assert "forward" not in model[1].__dict__

@@ -148,11 +148,15 @@ def test_bfloat16_inputs_under_autocast_and_without(x):
     "duplicate", [copy.deepcopy, lambda m: pickle.loads(pickle.dumps(m))], ids=["copy", "pickle"]
 )
 def test_copies_are_equal_and_apart(model, keys, x, duplicate):
-    """A copy made inside a run keeps that run's coordinates and can be let go by itself."""
+    """A copy made inside a run is in no run, and can be attached to one by itself."""
     other = duplicate(model)
-    assert torch.equal(other(x), model(x))
-    keys.set(pass_ids=4, sample_ids=torch.arange(B))
-    assert not torch.equal(other(x), model(x))
+    assert [layer.masks for layer in (other[1], other[3])] == [None, None]
+    run = MaskKeys(keys.seed)
+    with run.attached(other):
+        run.set(pass_ids=keys.pass_ids, sample_ids=keys.sample_ids)
+        assert torch.equal(other(x), model(x))
+        keys.set(pass_ids=4, sample_ids=torch.arange(B))
+        assert not torch.equal(other(x), model(x))
     keys.detach()
     assert model[1].masks is None
     third = duplicate(model)

@@ -39,16 +39,3 @@ def test_the_report_is_of_monte_carlo_dropout(predict, dropout_checkpoint, digit
     ]
     page = (folder / "report.html").read_text("utf-8")
     assert "each time with other activations dropped" in " ".join(page.split())
-
-
-def test_a_plain_checkpoint_is_refused(
-    predict, tmp_path, digits, make_config, save_network, capsys
-):
-    config = make_config(p=0)
-    model = build_model(config.model, digits.input_shape, 10, seed=0)
-    folder = save_network(tmp_path / "plain", model, config, digits)
-    assert predict(folder=folder)[0] == 2
-    text = capsys.readouterr().err
-    assert (
-        "the checkpoint cannot be predicted with: The model has no DropConnect layer and no" in text
-    )

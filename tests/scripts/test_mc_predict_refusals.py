@@ -111,7 +111,23 @@ def test_a_plain_network_is_refused(predict, digits, tmp_path, capsys, make_conf
     folder = save_network(
         tmp_path / "plain", build_model(config.model, digits.input_shape, 10), config, digits
     )
-    assert "the checkpoint cannot be predicted with: " in refused(predict(folder=folder), capsys)
+    assert refused(predict(folder=folder), capsys) == (
+        f"error: checkpoint {folder} is a plain network: model.p and model.dropout are 0 in its "
+        "configuration, so every pass would be equal. Train with --set model.p=0.5 (or "
+        f"model.dropout above 0), or fine-tune this one with --set init_from={folder} --set "
+        "model.p=0.25."
+    )
+
+
+def test_what_the_network_cannot_do_is_said_with_the_checkpoint(
+    predict, mc_predict, capsys, monkeypatch
+):
+    def refuse(*arguments, **options):
+        raise ValueError("the model mixes samples")
+
+    monkeypatch.setattr(mc_predict, "predict_with_uncertainty", refuse)
+    message = refused(predict(), capsys)
+    assert message == "error: the checkpoint cannot be predicted with: the model mixes samples"
 
 
 def test_a_split_that_is_not_there_is_refused(
@@ -127,8 +143,24 @@ def test_a_split_that_is_not_there_is_refused(
 
 
 def test_missing_data_files_are_named(predict, tmp_path, capsys):
-    message = refused(predict("--data", "mnist", "--data-root", str(tmp_path / "none")), capsys)
+    root = str(tmp_path / "none")
+    message = refused(predict("--data", "mnist", "--data-root", root), capsys)
     assert "mnist: missing " in message
+    assert message.endswith(
+        "Here --data-root sets data.root; the other settings of data are those of training."
+    )
+
+
+@pytest.mark.parametrize("name", ["npz", "mnist"])
+@pytest.mark.parametrize("split", ["test", "train"])
+def test_data_that_is_not_where_training_found_it_names_the_option(
+    predict, tmp_path, monkeypatch, capsys, name, split
+):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "data").mkdir()
+    message = refused(predict("--data", name, "--split", split), capsys)
+    assert message.startswith(f"error: {name}: ")
+    assert " Here --data-root sets data.root; the other settings of data are those of" in message
 
 
 def test_a_configuration_that_cannot_be_read_is_refused(

@@ -36,6 +36,36 @@ def test_other_classes_are_refused(make_run):
     assert str(caught.value).startswith(text)
 
 
+def test_the_same_classes_in_another_order_are_refused(make_run):
+    """Else every class would silently start from the weights of another."""
+    plain = trained(make_run)
+    other = make_run("other", p=0)
+    meta = other.meta.model_copy(update={"class_names": ("c", "a", "b")})
+    before = other.model[1].weight.clone()
+    with pytest.raises(CheckpointError) as caught:
+        start_from(plain.folder.path, other.model, meta)
+    assert str(caught.value) == (
+        f"init_from {plain.folder.path}: it was trained on the same classes in another order: "
+        "['a', 'b', 'c']; the data has ['c', 'a', 'b']. Number the data's classes in the "
+        "checkpoint's order, or leave init_from out."
+    )
+    assert torch.equal(other.model[1].weight, before)
+
+
+def test_other_names_of_the_classes_are_warned_of(make_run, caplog):
+    plain = trained(make_run)
+    other = make_run("other", p=0)
+    meta = other.meta.model_copy(update={"class_names": ("a", "b", "dog")})
+    with caplog.at_level(logging.WARNING, "bayes_dc.train"):
+        start_from(plain.folder.path, other.model, meta)
+    (record,) = caplog.records
+    assert record.message == (
+        f"init_from {plain.folder.path}: its classes are ['a', 'b', 'c'], those of this run are "
+        "['a', 'b', 'dog']: output i starts as the checkpoint's class i"
+    )
+    assert torch.equal(other.model[1].weight, plain.model[1].weight)
+
+
 def test_other_shapes_are_refused(make_run):
     plain = trained(make_run)
     other = make_run("other", p=0)

@@ -9,6 +9,7 @@ from torch import Tensor
 from torch.overrides import handle_torch_function, has_torch_function_variadic
 
 from bayes_dc.ops import _arguments
+from bayes_dc.ops._results import in_shape, repeated
 from bayes_dc.ops.conv2d import op
 from bayes_dc.ops.conv2d.reference import Geometry
 from bayes_dc.rng import keep_digits
@@ -91,7 +92,8 @@ def dropconnect_conv2d(
         p: Drop probability in [0, 1). Realised as a binary fraction of at most 16 digits.
         key: Names the mask stream: a ``MaskKey``, or the two layer key words as an int64 tensor
             ``[2]`` on the device of ``x``.
-        sample_ids: int64 ``[S]``, identity of each image; default 0 … S − 1. Taken modulo 2**32.
+        sample_ids: int64 ``[S]``, identity of each image, taken modulo 2**32; default 0 … S − 1 for
+            rows of all passes, S = rows / P.
         pass_ids: int64 ``[P]``; default one pass, number 0. Taken modulo 2**32.
         scope: ``"sample"`` one mask per image, ``"pass"`` one for the whole batch.
         scale: ``"inverted"`` or ``"none"``.
@@ -103,8 +105,8 @@ def dropconnect_conv2d(
         memory if they are in ``x`` or ``weight``.
 
     Raises:
-        TypeError: If ``p`` is not a number, a tensor is something else, or ``x`` is not floating
-            point.
+        TypeError: If ``p`` is not a number, a tensor is something else or not dense, or ``x`` is of
+            another dtype.
         ValueError: If a shape, dtype, device or option does not fit.
 
     Determinism:
@@ -158,12 +160,14 @@ def dropconnect_conv2d(
     layout = _layout(x, sample_ids, pass_ids, scope)
     key = _arguments.key_tensor(key, x.device)
     last = any(_is_channels_last(t) for t in (x, weight))
+    memory_format = torch.channels_last if last else torch.contiguous_format
     P, S = layout.pass_ids.shape[0], layout.x.shape[1]
     if digits.bits == 0:
         y = F.conv2d(x, weight, bias, *at)
         if layout.x.shape[0] != P:
-            y = y.expand(P, *y.shape).reshape(P * S, *y.shape[-3:])
-        return y if layout.batched or y.ndim == 3 else y.squeeze(0)
+            y = repeated(y if y.ndim == 4 else y.unsqueeze(0), P)
+            y = y.contiguous(memory_format=memory_format)
+        return y
     y = op.conv2d(
         layout.x.expand(P, *layout.x.shape[1:]),
         weight.permute(0, 2, 3, 1),
@@ -179,8 +183,8 @@ def dropconnect_conv2d(
         *at.dilation,
         at.groups,
     )
-    y = y.reshape(P * S, *y.shape[2:]).permute(0, 3, 1, 2)
-    y = y.contiguous(memory_format=torch.channels_last if last else torch.contiguous_format)
+    y = y.permute(0, 1, 4, 2, 3)
+    y = in_shape(y, (P * S, *y.shape[2:])).contiguous(memory_format=memory_format)
     return y if layout.batched else y.squeeze(0)
 
 

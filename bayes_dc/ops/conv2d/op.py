@@ -75,8 +75,9 @@ def _out_size(x: Tensor, w: Tensor, at: tuple[Any, ...]) -> tuple[int, int]:
 def _room(t: Tensor, *shape: Any) -> Tensor:
     """An empty [P, B, H, W, C]; on a CPU with channels first in memory where ``t`` has them so."""
     if t.device.type == "cpu" and t.stride(3) < t.stride(4):
-        P, B, H, W, C = shape
-        return t.new_empty((P, B, C, H, W)).permute(0, 1, 3, 4, 2)
+        _, B, H, W, C = shape
+        # Not a permuted tensor: autograd lets no one modify a view made inside a function.
+        return t.new_empty_strided(shape, (B * C * H * W, C * H * W, W, 1, H * W))
     return t.new_empty(shape)
 
 

@@ -7,6 +7,7 @@ from torch import Tensor
 from torch.overrides import handle_torch_function, has_torch_function_variadic
 
 from bayes_dc.ops import _arguments
+from bayes_dc.ops._results import in_shape, repeated
 from bayes_dc.ops.dropout import op
 from bayes_dc.rng import KeepDigits, dropout_key, keep_digits
 from bayes_dc.rng.spec import MAX_UNITS
@@ -16,6 +17,7 @@ ALPHA = 1.7580993408473766
 """−λα of SELU: alpha dropout sets dropped elements to −ALPHA, its limit at −∞."""
 
 _P = "p must be a dropout probability in [0, 1]; got {got!r}."
+_P_TYPE = "p must be a real number in [0, 1], the share of elements dropped; got {got!r} ({kind})."
 _CHANNELS = (
     "channel dropout needs x of shape [rows, channels, …]; got {got}. Give one input its first "
     "dimension (x[None]), or use nn.Dropout where there are no channels."
@@ -45,12 +47,14 @@ def keyed_dropout(
     makes it again. A dropped element is 0 even where x is infinite or NaN.
 
     Args:
-        x: ``[rows, …]``, floating point. With ``P`` pass ids and ``S`` sample ids ``rows`` is
-            P · S, pass after pass, or S: then every pass reads the same rows.
+        x: ``[rows, …]``, float32, bfloat16, float16 or float64. With ``P`` pass ids and ``S``
+            sample ids ``rows`` is P · S, pass after pass, or S: then every pass reads the same
+            rows.
         p: Drop probability in [0, 1]. Realised as a binary fraction of at most 16 digits.
         key: Names the mask stream: a ``MaskKey`` (its dropout stream, first call), or the two words
             of ``rng.dropout_key`` as an int64 tensor ``[2]`` on the device of ``x``.
-        sample_ids: int64 ``[S]``, identity of each row; default 0 … S − 1. Taken modulo 2**32.
+        sample_ids: int64 ``[S]``, identity of each row, taken modulo 2**32; default 0 … S − 1 for
+            rows of all passes, S = rows / P.
         pass_ids: int64 ``[P]``; default one pass, number 0. Taken modulo 2**32.
         channels: One bit for each channel x[row, c], not for each element.
         alpha: Alpha dropout, for networks of SELU units.
@@ -60,7 +64,7 @@ def keyed_dropout(
         with p = 1 it is 0.
 
     Raises:
-        TypeError: If ``x`` is no floating point tensor or ``p`` no number.
+        TypeError: If ``x`` is no dense tensor of these dtypes or ``p`` no number.
         ValueError: If a shape, device or option does not fit.
 
     Determinism:
@@ -101,9 +105,11 @@ def keyed_dropout(
     out_shape = (P * S, *x.shape[1:])
     passes = P if x.shape[0] == P * S else 1
     if digits is None or digits.bits == 0:
-        shared = x.unflatten(0, (passes, S)).expand(P, S, *x.shape[1:])
-        result = x if passes == P else shared.reshape(out_shape)
-        return result if digits is not None else torch.zeros_like(result)
+        result = x if passes == P else repeated(x, P)
+        if digits is not None:
+            return result
+        # Written over, not multiplied: 0 for an infinite x too, and the graph stays for backward.
+        return result.masked_fill(torch.ones((), dtype=torch.bool, device=x.device), 0)
     keep = digits.keep_probability
     if alpha:
         x, scale = x + ALPHA, (keep + keep * (1 - keep) * ALPHA**2) ** -0.5
@@ -113,17 +119,22 @@ def keyed_dropout(
     if units.shape[2:].numel() >= MAX_UNITS:
         raise ValueError(_UNITS.format(shape=list(x.shape), got=units.shape[2:].numel()))
     at = (key, sample_ids, pass_ids, digits.keep, digits.bits, scale, channels)
-    y = op.keyed_dropout(units.expand(P, *units.shape[1:]), *at).reshape(out_shape)
+    y = in_shape(op.keyed_dropout(units.expand(P, *units.shape[1:]), *at), out_shape)
     return y - scale * keep * ALPHA if alpha else y
 
 
 def _digits(p: float) -> KeepDigits | None:
     """Digits of the keep probability; None where nothing is kept."""
-    if isinstance(p, (int, float)) and not isinstance(p, bool) and not 0 <= p <= 1:
+    kind = type(p).__name__
+    try:
+        if isinstance(p, bool) or not hasattr(p, "__float__"):
+            raise TypeError
+        value = float(p)
+    except (TypeError, ValueError) as error:  # an array or a tensor of several elements
+        raise TypeError(_P_TYPE.format(got=p, kind=kind)) from error
+    if not 0 <= value <= 1:
         raise ValueError(_P.format(got=p))
-    if isinstance(p, (int, float)) and not isinstance(p, bool) and p == 1:
-        return None
-    return keep_digits(p)
+    return None if value == 1 else keep_digits(value)
 
 
 def _units(x: Tensor, passes: int, S: int, channels: bool) -> Tensor:

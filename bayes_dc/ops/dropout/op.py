@@ -56,7 +56,8 @@ def _dropout_fake(x: Tensor, *_: Any) -> Tensor:
     """Room for the result, with the channels of a sample as neighbours where x has them so."""
     P, S, U, V = x.shape
     if U > 1 and V > 1 and x.stride(2) == 1 and x.stride(3) != 1:
-        return x.new_empty((P, S, V, U)).transpose(2, 3)
+        # Not a transposed tensor: autograd lets no one modify a view made inside a function.
+        return x.new_empty_strided((P, S, U, V), (S * U * V, U * V, 1, U))
     return x.new_empty((P, S, U, V))
 
 

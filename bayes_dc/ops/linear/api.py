@@ -8,6 +8,7 @@ from torch import Tensor
 from torch.overrides import handle_torch_function, has_torch_function_variadic
 
 from bayes_dc.ops import _arguments
+from bayes_dc.ops._results import in_shape, repeated
 from bayes_dc.ops.gaussian import gaussian_linear
 from bayes_dc.ops.linear import op
 from bayes_dc.rng import keep_digits
@@ -65,7 +66,8 @@ def dropconnect_linear(
         p: Drop probability in [0, 1). Realised as a binary fraction of at most 16 digits.
         key: Names the mask stream: a ``MaskKey``, or the two layer key words as an int64 tensor
             ``[2]`` on the device of ``x``.
-        sample_ids: int64 ``[S]``, identity of each row; default 0 … S − 1. Taken modulo 2**32.
+        sample_ids: int64 ``[S]``, identity of each row, taken modulo 2**32; default 0 … S − 1 for
+            rows of all passes, S = rows / P.
         pass_ids: int64 ``[P]``; default one pass, number 0. Taken modulo 2**32.
         scope: ``"row"`` one mask per row of every leading dimension, ``"sample"`` one per entry of
             the first dimension, shared by the others, ``"pass"`` one for the whole batch.
@@ -77,8 +79,8 @@ def dropconnect_linear(
         autocast in its dtype).
 
     Raises:
-        TypeError: If ``p`` is not a number, a tensor is something else, or ``x`` is not floating
-            point.
+        TypeError: If ``p`` is not a number, a tensor is something else or not dense, or ``x`` is of
+            another dtype.
         ValueError: If a shape, dtype, device or option does not fit.
 
     Determinism:
@@ -126,8 +128,9 @@ def dropconnect_linear(
     key = _arguments.key_tensor(key, x.device)
     if digits.bits == 0:
         y = F.linear(x, weight, bias)
-        passes = layout.pass_ids.shape[0] if y.shape[:-1] != layout.out_shape else 1
-        return y.expand(passes, *y.shape).reshape(*layout.out_shape, weight.shape[0])
+        if y.shape[:-1] == layout.out_shape:
+            return y
+        return repeated(y if y.ndim > 1 else y.unsqueeze(0), layout.pass_ids.shape[0])
     coordinates = (
         key,
         layout.sample_ids,
@@ -141,7 +144,7 @@ def dropconnect_linear(
     else:
         x = layout.x.expand(layout.pass_ids.shape[0], *layout.x.shape[1:])
         y = op.linear(x, weight, bias, *coordinates)
-    return y.reshape(*layout.out_shape, weight.shape[0])
+    return in_shape(y, (*layout.out_shape, weight.shape[0]))
 
 
 def _check_shapes(x: Tensor, weight: Tensor) -> None:

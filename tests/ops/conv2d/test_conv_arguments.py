@@ -11,6 +11,7 @@ IDS = torch.arange(4)
 
 CHANNELS = "x must have 6 channels for weight [4, 6, 3, 3] and groups=1; got 5"
 PAIR = "must be an integer or a pair of integers, each at least"
+EIGHT_BITS = {name: t.to(torch.float8_e4m3fn) for name, t in (("x", X), ("weight", W), ("bias", B))}
 BAD = [
     (ValueError, "p must be a drop probability in [0, 1); got 1.0", {"p": 1.0}),
     (TypeError, "p must be a real number in [0, 1)", {"p": "0.5"}),
@@ -18,6 +19,9 @@ BAD = [
     (TypeError, "weight must be a torch.Tensor; got NoneType", {"weight": None}),
     (TypeError, "bias must be a torch.Tensor; got list", {"bias": [0.0, 0.0]}),
     (TypeError, "x must be a floating point tensor; got torch.int64", {"x": X.long()}),
+    (TypeError, "got torch.float8_e4m3fn. Convert it to float32, bfloat16, float16", EIGHT_BITS),
+    (TypeError, "x must be a dense tensor; got layout torch.sparse_coo", {"x": X.to_sparse()}),
+    (TypeError, "Convert it: weight.to_dense().", {"weight": W.to_sparse()}),
     (ValueError, "x must have shape [rows, C, H, W] or [C, H, W]; got [8, 7]", {"x": X[0, 0]}),
     (ValueError, "got [1, 4, 6, 8, 7]", {"x": X[None]}),
     (ValueError, CHANNELS, {"x": X[:, :5]}),
@@ -52,6 +56,8 @@ BAD = [
     (ValueError, "sample_ids must be an int64 tensor", {"sample_ids": IDS.int()}),
     (ValueError, "pass_ids must be an int64 tensor", {"pass_ids": [0]}),
     (ValueError, "2 × 3 = 6, pass after pass", {"sample_ids": IDS[:3], "pass_ids": IDS[:2]}),
+    (ValueError, "and x has 4,\nwhich is no multiple of 3.", {"pass_ids": IDS[:3]}),
+    (ValueError, "sample_ids=torch.arange(1, device=x.device)", {"x": X[0], "pass_ids": IDS[:2]}),
 ]
 
 

@@ -151,6 +151,14 @@ def test_rows_of_a_vector():
             TypeError,
             "x must be a floating point tensor; got torch.int64",
         ),
+        (
+            torch.ones(2, 3).to(torch.float8_e5m2),
+            {},
+            TypeError,
+            "got torch.float8_e5m2. Convert it to float32",
+        ),
+        (torch.ones(2, 3).to_sparse(), {}, TypeError, "got layout torch.sparse_coo. Convert it"),
+        (torch.ones(1, 3), {"pass_ids": torch.arange(3)}, ValueError, "no multiple of 3"),
         (torch.tensor(1.0), {}, ValueError, "x must have shape [rows, …]; got a scalar."),
         (
             torch.ones(3),
@@ -164,7 +172,17 @@ def test_rows_of_a_vector():
             ValueError,
             "p must be a dropout probability in [0, 1]; got 1.5.",
         ),
-        (torch.ones(2, 3), {"p": "x"}, TypeError, "p must be a real number"),
+        *(
+            (
+                torch.ones(2, 3),
+                {"p": p},
+                TypeError,
+                "p must be a real number in [0, 1], the share of elements dropped; "
+                f"got {p!r} ({type(p).__name__}).",
+            )
+            for p in ("x", True, None, [0.5])
+        ),
+        (torch.ones(2, 3), {"p": -0.5}, ValueError, "in [0, 1]; got -0.5."),
         (torch.ones(2, 3), {"p": 1e-9}, ValueError, "p = 1e-09 is too close to 0"),
         (
             torch.ones(2, 3),
@@ -189,10 +207,17 @@ def test_rows_of_a_vector():
     ids=[
         "list",
         "int",
+        "float8",
+        "sparse",
+        "passes",
         "scalar",
         "channels",
         "p",
-        "p-type",
+        "p-string",
+        "p-bool",
+        "p-none",
+        "p-list",
+        "p-negative",
         "p-tiny",
         "key",
         "ids",
@@ -204,3 +229,15 @@ def test_arguments(x, options, error, text):
     with pytest.raises(error) as caught:
         keyed_dropout(x, **{"key": KEY} | options)
     assert text in str(caught.value)
+
+
+@pytest.mark.parametrize("passes", [1, 3])
+@pytest.mark.parametrize("options", [{}, {"alpha": True}, {"channels": True}], ids=str)
+def test_everything_dropped_has_a_gradient_of_0(options, passes):
+    """As F.dropout(x, 1.0): the graph stays, and a dropped infinite element is 0."""
+    x = torch.full((2, 4, 3), torch.inf).requires_grad_()
+    ids = {"pass_ids": torch.arange(passes), "sample_ids": torch.arange(2)}
+    y = keyed_dropout(x, p=1, key=KEY, **ids, **options)
+    assert torch.equal(y, torch.zeros(2 * passes, 4, 3))
+    y.sum().backward()
+    assert torch.equal(x.grad, torch.zeros_like(x))

@@ -248,6 +248,8 @@ IDS = torch.arange(4)
         (TypeError, "weight must be a torch.Tensor; got NoneType", {"weight": None}),
         (TypeError, "bias must be a torch.Tensor; got list", {"bias": [0.0, 0.0]}),
         (TypeError, "x must be a floating point tensor; got torch.int64", {"x": X.long()}),
+        (TypeError, "got torch.float8_e4m3fn. Convert it", {"x": X.to(torch.float8_e4m3fn)}),
+        (TypeError, "x must be a dense tensor; got layout torch.spar", {"x": X.to_sparse()}),
         (ValueError, "x must have 3 features in its last dimension", {"x": X[:, :2]}),
         (ValueError, "got a scalar", {"x": torch.tensor(1.0)}),
         (ValueError, "weight must have shape [N, K]; got [3]", {"weight": W[0]}),
@@ -265,7 +267,7 @@ IDS = torch.arange(4)
         (ValueError, "sample_ids must be an int64 tensor", {"sample_ids": IDS.int()}),
         (ValueError, "pass_ids must be an int64 tensor", {"pass_ids": [0]}),
         (ValueError, "2 × 3 = 6, pass after pass", {"sample_ids": IDS[:3], "pass_ids": IDS[:2]}),
-        (ValueError, "3 × 1 = 3", {"pass_ids": IDS[:3]}),
+        (ValueError, "and x has 4,\nwhich is no multiple of 3.", {"pass_ids": IDS[:3]}),
     ],
 )
 def test_errors_teach(error, text, change):
