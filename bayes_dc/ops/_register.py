@@ -1,11 +1,36 @@
 """What the operators of every op tell torch, and what they must know of it."""
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import Tensor
+
+_NO_TRITON = """\
+{needs} triton, which could not be imported ({cause}).
+Install it (pip install triton) or move the model and its input to the CPU.
+"""
+
+
+@contextmanager
+def importing_triton(needs: str = "A CUDA tensor needs") -> Iterator[None]:
+    """Say what to do where the imports of a ``with`` block fail.
+
+    Args:
+        needs: Who needs triton, the beginning of the message.
+
+    Yields:
+        Nothing.
+
+    Raises:
+        ImportError: If an import of the block fails.
+    """
+    try:
+        yield
+    except ImportError as error:
+        raise ImportError(_NO_TRITON.format(needs=needs, cause=error)) from error
 
 
 def one_by_one(op: Any) -> Callable[..., tuple[Tensor, int]]:

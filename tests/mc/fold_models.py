@@ -7,6 +7,7 @@ from bayes_dc import DropConnectLinear
 from bayes_dc.nn import MaskKeys
 
 K, C, B, T = 6, 3, 5, 7
+POSITIONS = 4
 
 
 class Apply(nn.Module):

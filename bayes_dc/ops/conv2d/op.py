@@ -13,7 +13,12 @@ import torch
 from torch import Tensor
 
 from bayes_dc.ops import _conv
-from bayes_dc.ops._register import compiled_without_gradients, keep_signatures, register
+from bayes_dc.ops._register import (
+    compiled_without_gradients,
+    importing_triton,
+    keep_signatures,
+    register,
+)
 
 _AT = (
     "Tensor key, Tensor sample_ids, Tensor pass_ids, int keep, int bits, float scale, "
@@ -27,11 +32,6 @@ _LIBRARY.define(f"conv2d(Tensor x, Tensor w, Tensor? bias, {_AT}) -> Tensor")
 _LIBRARY.define(f"conv2d_dx(Tensor gy, Tensor w, {_AT}, SymInt height, SymInt width) -> Tensor")
 _LIBRARY.define(f"conv2d_dw(Tensor gy, Tensor x, {_AT}, SymInt kh, SymInt kw) -> Tensor")
 
-_NO_TRITON = """\
-A CUDA tensor needs triton, which could not be imported ({cause}).
-Install it (pip install triton) or move the model and its input to the CPU.
-"""
-
 
 def _cpu(name: str) -> Callable[..., None]:
     """A launcher of the CPU kernels; numba is imported with the first."""
@@ -42,10 +42,8 @@ def _cpu(name: str) -> Callable[..., None]:
 
 def _triton(name: str) -> Callable[..., None]:
     """A launcher of the Triton kernels; triton is imported with the first."""
-    try:
+    with importing_triton():
         from bayes_dc.ops.conv2d import triton_dw, triton_dx, triton_fwd
-    except ImportError as error:
-        raise ImportError(_NO_TRITON.format(cause=error)) from error
     modules = {"launch_fwd": triton_fwd, "launch_dx": triton_dx, "launch_dw": triton_dw}
     return getattr(modules[name], name)
 

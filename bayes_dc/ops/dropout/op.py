@@ -10,18 +10,18 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from bayes_dc.ops._register import compiled_without_gradients, keep_signatures, register
+from bayes_dc.ops._register import (
+    compiled_without_gradients,
+    importing_triton,
+    keep_signatures,
+    register,
+)
 
 _LIBRARY = torch.library.Library("bayes_dc", "FRAGMENT")
 _LIBRARY.define(
     "keyed_dropout(Tensor x, Tensor key, Tensor sample_ids, Tensor pass_ids, int keep, int bits, "
     "float scale, bool by_channel) -> Tensor"
 )
-
-_NO_TRITON = """\
-A CUDA tensor needs triton, which could not be imported ({cause}).
-Install it (pip install triton) or move the model and its input to the CPU.
-"""
 
 
 def _cpu() -> Callable[..., None]:
@@ -33,10 +33,8 @@ def _cpu() -> Callable[..., None]:
 
 def _triton() -> Callable[..., None]:
     """The launcher of the Triton kernels; triton is imported with the first call."""
-    try:
+    with importing_triton():
         from bayes_dc.ops.dropout.triton_dropout import launch_dropout
-    except ImportError as error:
-        raise ImportError(_NO_TRITON.format(cause=error)) from error
     return launch_dropout
 
 

@@ -15,7 +15,12 @@ import torch
 from torch import Tensor
 
 from bayes_dc.ops import _device
-from bayes_dc.ops._register import compiled_without_gradients, keep_signatures, register
+from bayes_dc.ops._register import (
+    compiled_without_gradients,
+    importing_triton,
+    keep_signatures,
+    register,
+)
 from bayes_dc.ops.gaussian.factors import moment_factors
 from bayes_dc.ops.gaussian.factors import rounded as _rounded
 from bayes_dc.ops.gaussian.factors import squares as _squares
@@ -30,10 +35,6 @@ _LIBRARY.define(f"gaussian_draw(Tensor mean, Tensor var, {_AT}, ScalarType dtype
 _LIBRARY.define(f"gaussian_draw_dvar(Tensor gy, Tensor var, {_AT}) -> Tensor")
 
 _FEW_INPUTS = 64
-_NO_TRITON = """\
-A CUDA tensor needs triton, which could not be imported ({cause}).
-Install it (pip install triton) or move the model and its input to the CPU.
-"""
 
 
 def _cpu(name: str) -> Callable[..., None]:
@@ -45,10 +46,8 @@ def _cpu(name: str) -> Callable[..., None]:
 
 def _triton(name: str) -> Callable[..., Any]:
     """A function of the Triton kernels; triton is imported with the first."""
-    try:
+    with importing_triton():
         from bayes_dc.ops.gaussian import triton_draw, triton_hopper, triton_moments
-    except ImportError as error:
-        raise ImportError(_NO_TRITON.format(cause=error)) from error
     modules = (triton_draw, triton_hopper, triton_moments)
     return next(getattr(m, name) for m in modules if hasattr(m, name))
 

@@ -13,7 +13,12 @@ import torch
 from torch import Tensor
 
 from bayes_dc.ops import _grouped
-from bayes_dc.ops._register import compiled_without_gradients, keep_signatures, register
+from bayes_dc.ops._register import (
+    compiled_without_gradients,
+    importing_triton,
+    keep_signatures,
+    register,
+)
 
 _Kernels = Callable[[str, Tensor], Callable[..., None]]
 _COORDINATES = "Tensor key, Tensor sample_ids, Tensor pass_ids, int keep, int bits, float scale"
@@ -21,11 +26,6 @@ _LIBRARY = torch.library.Library("bayes_dc", "DEF")
 _LIBRARY.define(f"linear(Tensor x, Tensor w, Tensor? bias, {_COORDINATES}) -> Tensor")
 _LIBRARY.define(f"linear_dx(Tensor gy, Tensor w, {_COORDINATES}) -> Tensor")
 _LIBRARY.define(f"linear_dw(Tensor gy, Tensor x, {_COORDINATES}) -> Tensor")
-
-_NO_TRITON = """\
-A CUDA tensor needs triton, which could not be imported ({cause}).
-Install it (pip install triton) or move the model and its input to the CPU.
-"""
 
 
 def _cpu(name: str, rows: Tensor) -> Callable[..., None]:
@@ -37,7 +37,7 @@ def _cpu(name: str, rows: Tensor) -> Callable[..., None]:
 
 def _triton(name: str, rows: Tensor) -> Callable[..., None]:
     """A launcher of the Triton kernels for ``rows`` [P, S, R, …]; triton comes with the first."""
-    try:
+    with importing_triton():
         from bayes_dc.ops.linear import (
             triton_dw,
             triton_dx,
@@ -46,8 +46,6 @@ def _triton(name: str, rows: Tensor) -> Callable[..., None]:
             triton_grouped_dx,
             triton_grouped_fwd,
         )
-    except ImportError as error:
-        raise ImportError(_NO_TRITON.format(cause=error)) from error
     by_row = {"launch_fwd": triton_fwd, "launch_dx": triton_dx, "launch_dw": triton_dw}
     by_group = {
         "launch_fwd": triton_grouped_fwd,

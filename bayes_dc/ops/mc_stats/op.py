@@ -9,10 +9,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-_NO_TRITON = """\
-Statistics of CUDA tensors need triton, which could not be imported ({cause}).
-Install it (pip install triton) or move the model and its input to the CPU.
-"""
+from bayes_dc.ops._register import importing_triton
+
 _LOADED = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 
 
@@ -132,9 +130,7 @@ def fields(classes: Tensor, inputs: Tensor) -> tuple[Tensor, ...]:
 
 def _triton() -> tuple[Callable[..., None], Callable[..., None]]:
     """The launchers; triton is imported with the first call."""
-    try:
+    with importing_triton("Statistics of CUDA tensors need"):
         from bayes_dc.ops.mc_stats.triton_summary import launch_summary
         from bayes_dc.ops.mc_stats.triton_update import launch_update
-    except ImportError as error:
-        raise ImportError(_NO_TRITON.format(cause=error)) from error
     return launch_update, launch_summary
