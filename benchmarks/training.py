@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from copy import deepcopy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -56,7 +56,10 @@ def train(shape: Shape, device: str) -> Iterator[Case]:
             call = step(model, x, labels, dtype)
             p = 0.0 if options is None else options["p"]
             sizes = Sizes(shape.B, 1, weights, 1)
-            yield Case("train", "step", name, sizes, dtype, call, 3 * shape.B * weights, PLAIN, p)
+            case = Case("train", "step", name, sizes, dtype, call, 3 * shape.B * weights, PLAIN, p)
+            yield case
+            if x.is_cuda:  # without the host, as scripts/train.py runs
+                yield replace(case, timing="graph")
 
 
 def kinds(shape: Shape) -> dict[str, dict[str, Any] | None]:

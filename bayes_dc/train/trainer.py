@@ -7,14 +7,12 @@ needs weights, optimizer state and two counters to go on bit for bit on a CPU.
 import time
 import warnings
 from collections.abc import Mapping
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from math import isfinite
 from typing import Any
 
 import torch
-from torch import Tensor, nn
-from torch.nn import functional as F
+from torch import nn
 from torch.optim import Optimizer
 
 from bayes_dc.datasets import DatasetBundle
@@ -33,7 +31,8 @@ from bayes_dc.train.meta import CheckpointMeta, unreadable
 from bayes_dc.train.progress import LossWindow, Progress, StepLoss
 from bayes_dc.train.run import RunFolder, check_same_run
 from bayes_dc.train.schedule import batch_bounds, epoch_order, learning_rate, make_optimizer
-from bayes_dc.train.settings import Amp, Device, TrainConfig
+from bayes_dc.train.settings import Device, TrainConfig
+from bayes_dc.train.step import TrainingStep
 
 
 def resolve_device(name: Device) -> torch.device:
@@ -91,8 +90,8 @@ class Trainer:
         self._settings = settings
         self._seed = seed
         self._optimizer: Optimizer = make_optimizer(settings.optimizer, model)
-        self._scaler = _grad_scaler(settings.amp, self.device)
         self._keys = MaskKeys(seed=seed)
+        self._step = TrainingStep(model, self._optimizer, self._keys, settings, self.device)
         self._bounds = batch_bounds(len(data.train), settings.batch_size)
         self._best = _Best()
         self._inputs_checked = False
@@ -147,10 +146,10 @@ class Trainer:
             change = Augmentation(settings.augment, n, self._seed, self.epoch, self.device)
         if self.device.type == "cuda":
             order = order.pin_memory()
-        positions = torch.arange(max(stop - a for a, stop in self._bounds), device=self.device)
         window = LossWindow(min(settings.log_every, len(self._bounds)), self.device)
         done: list[StepLoss] = []
         self.model.train()
+        self._step.start_epoch()
         self.epoch += 1
         for start, stop in self._bounds:
             rate = learning_rate(
@@ -167,8 +166,8 @@ class Trainer:
             if change is not None:
                 x = change(x, chosen.to(self.device, non_blocking=True))
             finite = None if self._inputs_checked else x.isfinite().all()
-            self._keys.set(pass_ids=self.step, sample_ids=positions[: stop - start])
-            loss, correct = self._one_step(x.contiguous(memory_format=self._format), y)
+            x = x.contiguous(memory_format=self._format)
+            loss, correct = self._step(x, y, self.step)
             window.add(self.step, stop - start, loss, correct, finite)
             self.step += 1
             if window.is_full() or stop == len(split):
@@ -178,20 +177,6 @@ class Trainer:
                 done += latest
         self._inputs_checked = True
         return done, rate
-
-    def _one_step(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-        """Update the weights with one batch; return loss and right predictions, on the device."""
-        with _autocast(self._settings.amp, self.device):
-            logits = self.model(x).float()
-        loss = F.cross_entropy(logits, y, label_smoothing=self._settings.label_smoothing)
-        self._optimizer.zero_grad(set_to_none=True)
-        self._scaler.scale(loss).backward()
-        if self._settings.grad_clip is not None:
-            self._scaler.unscale_(self._optimizer)
-            nn.utils.clip_grad_norm_(self.model.parameters(), self._settings.grad_clip)
-        self._scaler.step(self._optimizer)
-        self._scaler.update()
-        return loss, (logits.argmax(1) == y).sum()
 
     def _check(self, steps: list[StepLoss], rate: float) -> None:
         """Warn of non-finite inputs, stop at a non-finite loss."""
@@ -229,7 +214,7 @@ class Trainer:
         """Return what ``restore`` needs."""
         return {
             "optimizer": self._optimizer.state_dict(),
-            "scaler": self._scaler.state_dict(),
+            "scaler": self._step.scaler.state_dict(),
             "best_loss": self._best.loss,
             "best_epoch": self._best.epoch,
         }
@@ -258,25 +243,12 @@ class Trainer:
         load_weights(self.model, weights, run.last / "model.safetensors")
         try:
             self._optimizer.load_state_dict(state["optimizer"])
-            self._scaler.load_state_dict(state["scaler"])
+            self._step.scaler.load_state_dict(state["scaler"])
             self._best = _Best(state["best_loss"], state["best_epoch"])
         except (KeyError, TypeError, ValueError) as error:
             why = f"it is not the state of this optimizer ({error!r})"
             raise CheckpointError(unreadable(run.last / STATE_FILE, why)) from error
         self.epoch, self.step = saved.epoch, saved.step
-
-
-def _autocast(amp: Amp, device: torch.device) -> AbstractContextManager[Any]:
-    if amp == "none":
-        return nullcontext()
-    return torch.autocast(device.type, torch.bfloat16 if amp == "bf16" else torch.float16)
-
-
-def _grad_scaler(amp: Amp, device: torch.device) -> torch.amp.GradScaler:
-    """Return a scaler that does nothing except for fp16."""
-    if amp == "fp16" and device.type == "cpu":
-        raise TrainingError("train.amp fp16 needs a GPU: set amp to bf16 or none on a CPU.")
-    return torch.amp.GradScaler(device.type, enabled=amp == "fp16")
 
 
 def _weights_are_finite(model: nn.Module) -> bool:

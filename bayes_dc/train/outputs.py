@@ -1,0 +1,163 @@
+"""What a saved network says about inputs: T passes and the mean-weight network, batch by batch."""
+
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from tqdm import tqdm
+
+from bayes_dc.mc import Prediction, join_predictions, predict_with_uncertainty
+from bayes_dc.train.errors import CheckpointError
+from bayes_dc.train.inputs import Inputs
+
+Predict = Callable[..., Prediction]
+
+
+@dataclass(frozen=True)
+class Outputs:
+    """What a network says about all inputs, on the CPU.
+
+    Attributes:
+        prediction: Of T Monte Carlo passes, with the samples if they were asked for; of a plain
+            network the one pass there is.
+        mean_network: Class probabilities of the mean-weight network ``[N, C]``, float64.
+        energy: −logsumexp of the mean-weight network's logits ``[N]``, float64.
+        nonfinite: Inputs that hold NaN or infinite values, by position.
+        seconds: Wall time of the Monte Carlo passes.
+    """
+
+    prediction: Prediction
+    mean_network: Tensor
+    energy: Tensor
+    nonfinite: tuple[int, ...]
+    seconds: float
+
+
+def predict_inputs(
+    model: nn.Module,
+    inputs: Inputs,
+    *,
+    T: int,
+    seed: int,
+    batch_size: int,
+    device: torch.device,
+    keep_samples: bool = False,
+    temperature: float = 1.0,
+    plain: bool = False,
+    predict: Predict | None = None,
+) -> Outputs:
+    """Predict batch by batch; masks are keyed by the position of an input, not by its batch.
+
+    Args:
+        model: Network on ``device``.
+        inputs: What is to be predicted.
+        T: Monte Carlo passes.
+        seed: Seed of the masks.
+        batch_size: Inputs per call; changes speed and memory, not results.
+        device: Where to compute.
+        keep_samples: Also return the probabilities of every pass, ``[T, N, C]`` float64.
+        temperature: Every pass's logits are divided by it; those of the mean-weight network are
+            left alone.
+        plain: The network draws no masks: one pass stands for all, and is no draw.
+        predict: What predicts a batch, with the arguments of ``predict_with_uncertainty``; None:
+            that.
+
+    Returns:
+        What the network says.
+
+    Raises:
+        CheckpointError: If the network cannot be predicted with.
+    """
+    run = predict or predict_with_uncertainty
+    model.eval()
+    parts: list[Prediction] = []
+    means: list[Tensor] = []
+    energies: list[Tensor] = []
+    nonfinite: list[int] = []
+    seconds = 0.0
+    for positions in _progress(torch.arange(len(inputs)).split(batch_size), len(inputs)):
+        x = inputs.batch(positions, device)
+        broken = ~x.isfinite().flatten(1).all(dim=1).cpu()
+        nonfinite += positions[broken].tolist()
+        _wait(device)
+        start = time.perf_counter()
+        try:
+            with _tempered(model, temperature):
+                if plain:
+                    part = _one_pass(model, x)
+                else:
+                    part = run(
+                        model,
+                        x,
+                        T,
+                        seed=seed,
+                        sample_ids=positions.to(device),
+                        return_samples=keep_samples,
+                    )
+        except ValueError as error:
+            raise CheckpointError(f"the checkpoint cannot be predicted with: {error}") from error
+        _wait(device)
+        seconds += time.perf_counter() - start
+        parts.append(join_predictions([part]))  # on the CPU: device memory does not grow
+        with torch.inference_mode():
+            logits = model(x).double()
+        means.append(logits.softmax(dim=1).cpu())
+        energies.append(-logits.logsumexp(dim=1).cpu())
+    joined = join_predictions(parts)
+    return Outputs(joined, torch.cat(means), torch.cat(energies), tuple(nonfinite), seconds)
+
+
+def _one_pass(model: nn.Module, x: Tensor) -> Prediction:
+    """The prediction of a network without masks: no pass differs from another."""
+    with torch.inference_mode():
+        probs = model(x).double().softmax(dim=1)
+    entropy = torch.special.entr(probs).sum(dim=1)
+    none, zero = torch.zeros_like(probs), torch.zeros_like(entropy)
+    return Prediction(
+        mean=probs,
+        variance=none,
+        entropy=entropy,
+        expected_entropy=entropy,
+        mutual_information=zero,
+        mutual_information_corrected=zero,
+        variation_ratio=zero,
+        mean_se=none,
+        entropy_se=zero,
+        mutual_information_se=zero,
+        samples=None,
+        T=1,
+        seed=0,
+        p_effective={},
+        elapsed_seconds=0.0,
+    )
+
+
+@contextmanager
+def _tempered(model: nn.Module, temperature: float) -> Iterator[None]:
+    """Divide what the model returns; a hook leaves names and numbers of its layers alone."""
+    if temperature == 1:
+        yield
+        return
+    handle = model.register_forward_hook(lambda _module, _arguments, out: out / temperature)
+    try:
+        yield
+    finally:
+        handle.remove()
+
+
+def _progress(batches: Sequence[Tensor], total: int) -> Iterable[Tensor]:
+    """Show progress in inputs when a person is watching."""
+    with tqdm(total=total, unit="input", disable=not sys.stderr.isatty()) as bar:
+        for batch in batches:
+            yield batch
+            bar.update(len(batch))
+
+
+def _wait(device: torch.device) -> None:
+    """Wait until the device has finished, so that the clock measures the work."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
