@@ -3,6 +3,10 @@
     python scripts/train.py configs/digits_mlp.yaml
     python scripts/train.py configs/mnist_mlp.yaml --set train.epochs=20 --set model.p=0.25
     python scripts/train.py configs/mnist_mlp.yaml --resume
+    torchrun --nproc_per_node 2 scripts/train.py configs/mnist_mlp.yaml
+
+With torchrun the processes share every batch; masks, batches and results stay those of one process,
+to rounding.
 
 Relative paths are relative to the current folder. Exit code 2 means that something in the command,
 the configuration, the data or the checkpoint must be put right; the message says what.
@@ -21,11 +25,13 @@ from bayes_dc.datasets import DatasetError, load_dataset
 from bayes_dc.train import (
     CheckpointError,
     CheckpointMeta,
+    Ranks,
     RunFolder,
     TrainingError,
     build_model,
     evaluate,
     fit,
+    joined_ranks,
     load_model,
     resolve_device,
     start_from,
@@ -53,12 +59,14 @@ def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     return parser.parse_args(argv)
 
 
-def train(config: Config, *, resume: bool, overwrite: bool) -> None:
+def train(config: Config, ranks: Ranks, *, resume: bool, overwrite: bool) -> None:
     """Check everything that can be checked, then train, evaluate and say where the results are."""
     run = RunFolder(Path(os.path.expanduser(config.output_dir)))
-    run.check(resume=resume, overwrite=overwrite)
+    if ranks.is_main:
+        run.check(resume=resume, overwrite=overwrite)
     device = resolve_device(config.train.device)
-    data = load_dataset(config.data)
+    with ranks.main_first():
+        data = load_dataset(config.data)
     try:
         model = build_model(config.model, data.input_shape, len(data.class_names), seed=config.seed)
     except ValueError as error:  # what the types of the settings cannot know, e.g. p = 1e-9
@@ -81,7 +89,10 @@ def train(config: Config, *, resume: bool, overwrite: bool) -> None:
         config_text=dump_config(config),
         resume=resume,
         overwrite=overwrite,
+        ranks=ranks,
     )
+    if not ranks.is_main:
+        return
     saved, saved_meta = load_model(run.path, classes=len(data.class_names))
     score = evaluate(saved.to(device), data.test, config.train.batch_size, device)
     print(
@@ -106,7 +117,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         overrides.append(f"train.device={arguments.device}")
     try:
         config = load_config(arguments.config, overrides)
-        train(config, resume=arguments.resume, overwrite=arguments.overwrite)
+        with joined_ranks(config.train.device, config.train.rank_timeout_seconds) as ranks:
+            if not ranks.is_main:
+                logging.getLogger().setLevel(logging.WARNING)
+            train(config, ranks, resume=arguments.resume, overwrite=arguments.overwrite)
     except (CheckpointError, ConfigError, DatasetError, TrainingError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2

@@ -7,6 +7,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from bayes_dc.datasets import Split
+from bayes_dc.train.ranks import ALONE, Ranks
 
 
 class Score(NamedTuple):
@@ -26,7 +27,13 @@ class Score(NamedTuple):
 
 
 @torch.inference_mode()
-def evaluate(model: nn.Module, split: Split, batch_size: int, device: torch.device) -> Score:
+def evaluate(
+    model: nn.Module,
+    split: Split,
+    batch_size: int,
+    device: torch.device,
+    ranks: Ranks = ALONE,
+) -> Score:
     """Evaluate ``model.eval()`` in float32 over every sample; module modes are put back.
 
     Args:
@@ -34,6 +41,7 @@ def evaluate(model: nn.Module, split: Split, batch_size: int, device: torch.devi
         split: Data.
         batch_size: Samples per forward pass.
         device: Where to compute.
+        ranks: Ranks that share the work, every sample once; each gets the result.
 
     Returns:
         Means over samples, not over batches.
@@ -44,7 +52,7 @@ def evaluate(model: nn.Module, split: Split, batch_size: int, device: torch.devi
     right = torch.zeros((), dtype=torch.int64, device=device)
     model.eval()
     try:
-        for start in range(0, len(split), batch_size):
+        for start in range(ranks.rank * batch_size, len(split), ranks.size * batch_size):
             stop = min(start + batch_size, len(split))
             logits = model(split.batch(torch.arange(start, stop), device))
             y = labels[start:stop]
@@ -53,5 +61,6 @@ def evaluate(model: nn.Module, split: Split, batch_size: int, device: torch.devi
     finally:
         for module, mode in modes:
             module.training = mode
+    ranks.sum_([loss, right])
     n, correct = len(split), int(right)
     return Score(float(loss) / n, correct / n, n - correct, n)

@@ -1,5 +1,6 @@
 """A training run from its first or last saved epoch to the end."""
 
+from contextlib import nullcontext
 from typing import Any
 
 from torch import nn
@@ -7,6 +8,7 @@ from torch import nn
 from bayes_dc.datasets import DatasetBundle
 from bayes_dc.train.meta import CheckpointMeta
 from bayes_dc.train.progress import Progress, logger
+from bayes_dc.train.ranks import ALONE, Ranks
 from bayes_dc.train.run import RunFolder
 from bayes_dc.train.settings import TrainConfig
 from bayes_dc.train.trainer import Trainer
@@ -22,6 +24,7 @@ def fit(
     config_text: str,
     resume: bool = False,
     overwrite: bool = False,
+    ranks: Ranks = ALONE,
 ) -> list[dict[str, Any]]:
     """Train a network and save it as it goes.
 
@@ -35,6 +38,7 @@ def fit(
         resume: Go on from ``run.last`` if it is there.
         overwrite: Start over in a folder that is in use. What is there is removed after the first
             epoch of the new run: one that fails before costs nothing.
+        ranks: Ranks of the run, each with the same arguments; rank 0 writes.
 
     Returns:
         The lines of ``metrics.jsonl``, one per epoch, resumed ones included.
@@ -47,12 +51,14 @@ def fit(
     Determinism: on one CPU with one number of threads, weights and metrics repeat bit for bit, also
         across a resume.
     """
-    run.check(resume=resume, overwrite=overwrite)
-    trainer = Trainer(model, data, settings, meta.seed)
-    options = {"resume": resume, "overwrite": overwrite}
-    with run.locked():
-        run.check(**options)  # another run may just have ended
-        return _fit(trainer, settings, run, meta, config_text=config_text, **options)
+    options: dict[str, Any] = {"resume": resume, "overwrite": overwrite}
+    if ranks.is_main:
+        run.check(**options)
+    trainer = Trainer(model, data, settings, meta.seed, ranks)
+    with run.locked() if ranks.is_main else nullcontext():
+        if ranks.is_main:
+            run.check(**options)  # another run may just have ended
+        return _fit(trainer, settings, run, meta, ranks, config_text=config_text, **options)
 
 
 def _fit(
@@ -60,6 +66,7 @@ def _fit(
     settings: TrainConfig,
     run: RunFolder,
     meta: CheckpointMeta,
+    ranks: Ranks,
     *,
     config_text: str,
     resume: bool,
@@ -69,24 +76,38 @@ def _fit(
     history: list[dict[str, Any]] = []
     if resume and run.has_checkpoint():
         trainer.restore(run, meta)
-    if not overwrite:
-        run.start(config_text, overwrite=False)
-    if trainer.epoch > 0:
-        history = run.keep_metrics(trainer.epoch)
-        logger.info("resuming %s after epoch %d", run.last, trainer.epoch)
-    elif resume:
-        logger.info("nothing to resume in %s: starting from the beginning", run.path)
-        run.keep_metrics(0)
-    progress = Progress(settings.epochs, trainer.samples, trainer.epoch)
+    ranks.wait()  # all have read what rank 0 is about to change
+    if ranks.is_main:
+        history = _prepare(trainer.epoch, run, config_text, resume=resume, overwrite=overwrite)
+    progress = Progress(settings.epochs, trainer.samples, trainer.epoch, shown=ranks.is_main)
+    started = overwrite
     try:
         while trainer.epoch < settings.epochs:
             row = trainer.run_epoch(progress)
-            if overwrite and not history:
-                run.start(config_text, overwrite=True)
-            run.add_metrics(row)
             history.append(row)
-            trainer.save(run, meta, row)
-            progress.epoch(row)
+            if ranks.is_main:
+                if started:
+                    run.start(config_text, overwrite=True)
+                    started = False
+                run.add_metrics(row)
+                trainer.save(run, meta, row)
+                progress.epoch(row)
+            ranks.wait()  # what was saved is there
     finally:
         progress.close()
     return history
+
+
+def _prepare(
+    epoch: int, run: RunFolder, config_text: str, *, resume: bool, overwrite: bool
+) -> list[dict[str, Any]]:
+    """Bring the folder to the state after ``epoch``; return the metrics up to there."""
+    if not overwrite:
+        run.start(config_text, overwrite=False)
+    if epoch > 0:
+        logger.info("resuming %s after epoch %d", run.last, epoch)
+        return run.keep_metrics(epoch)
+    if resume:
+        logger.info("nothing to resume in %s: starting from the beginning", run.path)
+        run.keep_metrics(0)
+    return []

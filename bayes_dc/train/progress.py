@@ -10,6 +10,8 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 
+from bayes_dc.train.ranks import ALONE, Ranks
+
 logger = logging.getLogger("bayes_dc.train")
 
 
@@ -42,9 +44,11 @@ class LossWindow:
     Args:
         steps: Steps between two transfers.
         device: Where the losses are.
+        ranks: Ranks of the run, which hold a share of every loss each.
     """
 
-    def __init__(self, steps: int, device: torch.device) -> None:
+    def __init__(self, steps: int, device: torch.device, ranks: Ranks = ALONE) -> None:
+        self._ranks = ranks
         self._rows = torch.ones(steps, 3, dtype=torch.float64, device=device)
         self._cells = [row.unbind() for row in self._rows.unbind()]
         self._steps: list[tuple[int, int]] = []
@@ -57,9 +61,9 @@ class LossWindow:
         Args:
             step: Global step.
             samples: Size of the batch.
-            loss: Mean loss, 0-d.
-            correct: Right predictions, 0-d.
-            finite: Whether the inputs are finite, 0-d bool, or None where that was not looked at.
+            loss: Mean loss, or this rank's share of it, 0-d.
+            correct: Right predictions of this rank, 0-d.
+            finite: Whether its inputs are finite, 0-d bool, or None where that was not looked at.
         """
         cells = self._cells[len(self._steps)]
         cells[0].copy_(loss.detach())
@@ -82,10 +86,14 @@ class LossWindow:
         Returns:
             One entry per step, in order.
         """
-        rows = self._rows[: len(self._steps)].tolist()
+        window = self._rows[: len(self._steps)]
+        if self._ranks.size > 1:
+            window = window.clone()
+            self._ranks.sum_([window])
+        rows = window.tolist()
         steps, self._steps = self._steps, []
         return [
-            StepLoss(step, samples, loss, int(correct), bool(finite))
+            StepLoss(step, samples, loss, int(correct), finite == self._ranks.size)
             for (step, samples), (loss, correct, finite) in zip(steps, rows, strict=True)
         ]
 
@@ -97,11 +105,12 @@ class Progress:
         epochs: Epochs of the run.
         samples: Samples per epoch.
         done: Epochs already trained.
+        shown: Whether this process speaks.
     """
 
-    def __init__(self, epochs: int, samples: int, done: int) -> None:
+    def __init__(self, epochs: int, samples: int, done: int, *, shown: bool = True) -> None:
         self._epochs = epochs
-        self._terminal = sys.stderr.isatty()
+        self._terminal = shown and sys.stderr.isatty()
         self._bar = tqdm(
             total=epochs * samples,
             initial=done * samples,

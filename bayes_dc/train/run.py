@@ -26,7 +26,9 @@ MAY_CHANGE = (
     "data.download",
     "train.epochs",
     "train.device",
+    "train.cuda_graph",
     "train.log_every",
+    "train.rank_timeout_seconds",
     "train.checkpoint_every",
 )
 """Settings that a resumed run may change: they do not change the steps already done."""

@@ -176,6 +176,7 @@ class TrainConfig(Settings):
         grad_clip: Largest norm of the whole gradient, or null for no clipping.
         log_every: Steps between two looks at the loss; a GPU is waited for only then.
         checkpoint_every: Epochs between two saves of ``last``; the final epoch is always saved.
+        rank_timeout_seconds: With ``torchrun``, how long a rank waits for the others.
     """
 
     epochs: int = Field(default=10, ge=1)
@@ -191,6 +192,7 @@ class TrainConfig(Settings):
     grad_clip: float | None = Field(default=None, gt=0)
     log_every: int = Field(default=100, ge=1)
     checkpoint_every: int = Field(default=1, ge=1)
+    rank_timeout_seconds: float = Field(default=600.0, ge=1, le=1e6)
 
     @model_validator(mode="after")
     def _warmup_ends(self) -> "TrainConfig":

@@ -1,8 +1,7 @@
 """A step of training; on a GPU its forward and backward are replayed as a CUDA graph.
 
 A network of DropConnect layers launches hundreds of kernels a step, and the host needs longer to
-launch them than the GPU to run them. A graph is one launch. It is captured anew in every epoch, as
-it holds the masks' keys that are attached for that epoch.
+launch them than the GPU to run them. A graph is one launch.
 """
 
 from contextlib import AbstractContextManager, nullcontext
@@ -13,8 +12,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.optim import Optimizer
 
-from bayes_dc.nn import MaskKeys
+from bayes_dc.nn import MaskKeys, dropconnect_layers
 from bayes_dc.train.errors import TrainingError
+from bayes_dc.train.ranks import ALONE, Ranks
 from bayes_dc.train.settings import Amp, TrainConfig
 
 
@@ -27,6 +27,7 @@ class TrainingStep:
         keys: Keys of the masks.
         settings: Section ``train``.
         device: Where the batches are.
+        ranks: Ranks of the run.
 
     Attributes:
         scaler: Scales the loss in fp16; does nothing else.
@@ -40,42 +41,49 @@ class TrainingStep:
         keys: MaskKeys,
         settings: TrainConfig,
         device: torch.device,
+        ranks: Ranks = ALONE,
     ) -> None:
         self.scaler = _grad_scaler(settings.amp, device)
         self.replays = 0
         self._model, self._optimizer, self._keys = model, optimizer, keys
         self._settings, self._device = settings, device
         self._positions = torch.arange(settings.batch_size, device=device)
+        self._ranks = ranks
         self._graph: _Graph | None = None
+        self._graphed = settings.cuda_graph and device.type == "cuda"
+        if any(isinstance(m, nn.SyncBatchNorm) for m in model.modules()):
+            self._graphed = False  # the ranks talk to each other in the middle of a forward
         self._warm = False
 
-    def start_epoch(self) -> None:
-        """Forget the graph, whose keys are no longer attached."""
-        self._graph = None
-        self._warm = False
-
-    def __call__(self, x: Tensor, y: Tensor, step: int) -> tuple[Tensor, Tensor]:
+    def __call__(
+        self, x: Tensor, y: Tensor, step: int, first: int = 0, samples: int | None = None
+    ) -> tuple[Tensor, Tensor]:
         """Update the weights.
 
         Args:
-            x: Inputs ``[b, C, H, W]``.
+            x: Inputs of this rank ``[b, C, H, W]``.
             y: Classes, int64 ``[b]``.
             step: Number of the step, which the masks are keyed by.
+            first: Position of the first input in the batch of all ranks.
+            samples: Samples in that batch; None: those of this rank.
 
         Returns:
-            Mean loss and number of right predictions, 0-d, on the device; overwritten by the next
-            step.
+            This rank's share of the mean loss, and number of right predictions: 0-d, on the device;
+            overwritten by the next step.
         """
-        graphed = self._settings.cuda_graph and self._device.type == "cuda"
-        if graphed and self._warm and len(x) == self._settings.batch_size:
+        samples = len(x) if samples is None else samples
+        ids = self._positions[first : first + len(x)]
+        if self._graphed and self._warm and samples == self._settings.batch_size and len(x):
             if self._graph is None:
-                self._graph = self._capture(x, y)
+                self._graph = self._capture(x, y, ids, samples)
             loss, correct = self._graph.replay(x, y, step)
             self.replays += 1
         else:
-            self._keys.set(pass_ids=step, sample_ids=self._positions[: len(x)])
-            loss, correct = self._gradients(x, y)
+            self._keys.set(pass_ids=step, sample_ids=ids)
+            loss, correct = self._gradients(x, y, samples)
             self._warm = True  # kernels are loaded, libraries have their memory
+        if self._ranks.size > 1:
+            self._sum_gradients()
         if self._settings.grad_clip is not None:
             self.scaler.unscale_(self._optimizer)
             nn.utils.clip_grad_norm_(self._model.parameters(), self._settings.grad_clip)
@@ -83,31 +91,46 @@ class TrainingStep:
         self.scaler.update()
         return loss, correct
 
-    def _gradients(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-        """Loss, right predictions, and fresh gradients of the parameters."""
+    def _sum_gradients(self) -> None:
+        """Gradients of the whole batch; zeros where a rank has no samples."""
+        parameters = [p for p in self._model.parameters() if p.requires_grad]
+        for parameter in parameters:
+            if parameter.grad is None:
+                parameter.grad = torch.zeros_like(parameter)
+        self._ranks.sum_([p.grad for p in parameters if p.grad is not None])
+
+    def _gradients(self, x: Tensor, y: Tensor, samples: int) -> tuple[Tensor, Tensor]:
+        """Share of the loss, right predictions, and fresh gradients of the parameters."""
         self._optimizer.zero_grad(set_to_none=True)
+        if len(x) == 0:
+            return torch.zeros((), device=x.device), torch.zeros_like(y).sum()
         with _autocast(self._settings.amp, self._device):
             logits = self._model(x).float()
         loss = F.cross_entropy(logits, y, label_smoothing=self._settings.label_smoothing)
+        if len(x) != samples:
+            loss = loss * (len(x) / samples)
         self.scaler.scale(loss).backward()
         return loss.detach(), (logits.argmax(1) == y).sum()
 
-    def _capture(self, x: Tensor, y: Tensor) -> "_Graph":
+    def _capture(self, x: Tensor, y: Tensor, ids: Tensor, samples: int) -> "_Graph":
         """Forward and backward of a batch of this shape as a graph."""
         inputs, classes = x.clone(), y.clone()
         number = torch.zeros(1, dtype=torch.int64, device=self._device)
-        self._keys.set(pass_ids=number, sample_ids=self._positions)
+        self._keys.set(pass_ids=number, sample_ids=ids)
         graph = torch.cuda.CUDAGraph()
         try:
             with torch.cuda.graph(graph, capture_error_mode="thread_local"):
-                results = self._gradients(inputs, classes)
+                results = self._gradients(inputs, classes, samples)
         except RuntimeError as error:
             raise TrainingError(
                 "a step of this network cannot be captured as a CUDA graph "
                 f"({str(error).strip().splitlines()[0]}). Set train.cuda_graph: false."
             ) from error
         gradients = [(p, p.grad) for p in self._model.parameters() if p.grad is not None]
-        return _Graph(graph, inputs, classes, number, results, gradients)
+        # Keys are attached anew in every epoch, with the same words: those captured must stay.
+        keys = [layer.masks for layer in dropconnect_layers(self._model).values()]
+        held = (keys, self._keys.dropout, ids)
+        return _Graph(graph, inputs, classes, number, results, gradients, held)
 
 
 class _Graph:
@@ -121,11 +144,13 @@ class _Graph:
         number: Tensor,
         results: tuple[Tensor, Tensor],
         gradients: list[tuple[nn.Parameter, Tensor]],
+        held: object,
     ) -> None:
         self._graph = graph
         self._inputs, self._classes, self._number = inputs, classes, number
         self._results = results
         self._gradients = gradients
+        self._held = held
 
     def replay(self, x: Tensor, y: Tensor, step: int) -> tuple[Tensor, Tensor]:
         """Gradients of another batch."""

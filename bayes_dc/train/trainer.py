@@ -29,6 +29,7 @@ from bayes_dc.train.errors import CheckpointError, TrainingError
 from bayes_dc.train.evaluate import evaluate
 from bayes_dc.train.meta import CheckpointMeta, unreadable
 from bayes_dc.train.progress import LossWindow, Progress, StepLoss
+from bayes_dc.train.ranks import ALONE, Ranks, synchronise_batch_norm
 from bayes_dc.train.run import RunFolder, check_same_run
 from bayes_dc.train.schedule import batch_bounds, epoch_order, learning_rate, make_optimizer
 from bayes_dc.train.settings import Device, TrainConfig
@@ -77,12 +78,21 @@ class Trainer:
     """
 
     def __init__(
-        self, model: nn.Module, data: DatasetBundle, settings: TrainConfig, seed: int
+        self,
+        model: nn.Module,
+        data: DatasetBundle,
+        settings: TrainConfig,
+        seed: int,
+        ranks: Ranks = ALONE,
     ) -> None:
         self.device = resolve_device(settings.device)
         check_augmentation(settings.augment, data.input_shape)
         self._format = torch.channels_last if settings.channels_last else torch.contiguous_format
+        self._bounds = batch_bounds(len(data.train), settings.batch_size)
+        smallest = min(stop - start for start, stop in self._bounds)
+        model = synchronise_batch_norm(model, ranks, self.device, smallest)
         self.model = model.to(self.device).to(memory_format=self._format)
+        ranks.same_weights(self.model)
         self.epoch = 0
         self.step = 0
         self.samples = len(data.train)
@@ -91,8 +101,10 @@ class Trainer:
         self._seed = seed
         self._optimizer: Optimizer = make_optimizer(settings.optimizer, model)
         self._keys = MaskKeys(seed=seed)
-        self._step = TrainingStep(model, self._optimizer, self._keys, settings, self.device)
-        self._bounds = batch_bounds(len(data.train), settings.batch_size)
+        self._ranks = ranks
+        self._step = TrainingStep(
+            self.model, self._optimizer, self._keys, settings, self.device, ranks
+        )
         self._best = _Best()
         self._inputs_checked = False
 
@@ -128,7 +140,7 @@ class Trainer:
         }
         if self._data.validation is not None:
             size = self._settings.batch_size
-            score = evaluate(self.model, self._data.validation, size, self.device)
+            score = evaluate(self.model, self._data.validation, size, self.device, self._ranks)
             if not isfinite(score.loss_nats):
                 what = f"the validation loss ({score.loss_nats})"
                 raise TrainingError(_not_finite(what, self.step, self.epoch, rate, self._settings))
@@ -146,10 +158,10 @@ class Trainer:
             change = Augmentation(settings.augment, n, self._seed, self.epoch, self.device)
         if self.device.type == "cuda":
             order = order.pin_memory()
-        window = LossWindow(min(settings.log_every, len(self._bounds)), self.device)
+        steps = min(settings.log_every, len(self._bounds))
+        window = LossWindow(steps, self.device, self._ranks)
         done: list[StepLoss] = []
         self.model.train()
-        self._step.start_epoch()
         self.epoch += 1
         for start, stop in self._bounds:
             rate = learning_rate(
@@ -161,13 +173,14 @@ class Trainer:
             )
             for group in self._optimizer.param_groups:
                 group["lr"] = rate
-            chosen = order[start:stop]
-            x, y = split.batch(chosen, self.device), labels[start:stop]
+            first, last = self._ranks.part(start, stop)
+            chosen = order[first:last]
+            x, y = split.batch(chosen, self.device), labels[first:last]
             if change is not None:
                 x = change(x, chosen.to(self.device, non_blocking=True))
             finite = None if self._inputs_checked else x.isfinite().all()
             x = x.contiguous(memory_format=self._format)
-            loss, correct = self._step(x, y, self.step)
+            loss, correct = self._step(x, y, self.step, first - start, stop - start)
             window.add(self.step, stop - start, loss, correct, finite)
             self.step += 1
             if window.is_full() or stop == len(split):

@@ -26,15 +26,16 @@ def test_a_graph_trains_the_same_network(make_run, amp, noise):
 
 def test_full_batches_after_the_first_are_replayed(make_run, monkeypatch):
     steps = []
-    start = TrainingStep.start_epoch
+    call = TrainingStep.__call__
 
-    def noting(step):
+    def noting(step, *arguments):
         steps.append(step)
-        start(step)
+        return call(step, *arguments)
 
-    monkeypatch.setattr(TrainingStep, "start_epoch", noting)
-    make_run(device="cuda", epochs=3).fit()  # 4 full batches and 1 of 3 samples
-    assert steps[0].replays == 3 * 3
+    monkeypatch.setattr(TrainingStep, "__call__", noting)
+    make_run(device="cuda", epochs=3).fit()  # 4 full batches and 1 of 3 samples each
+    assert len(set(steps)) == 1
+    assert steps[0].replays == 3 * 4 - 1
 
 
 def test_what_cannot_be_captured_is_said(make_run, monkeypatch):
