@@ -9,7 +9,7 @@ Example::
 """
 
 from bayes_dc import datasets, metrics, models
-from bayes_dc.mc import Prediction, predict_with_uncertainty
+from bayes_dc.mc import MonteCarloEngine, Prediction, predict_with_uncertainty
 from bayes_dc.nn import DropConnectConv2d, DropConnectLinear, convert, restore
 from bayes_dc.ops import dropconnect_conv2d, dropconnect_linear
 from bayes_dc.types import MaskKey
@@ -19,6 +19,7 @@ __all__ = [
     "DropConnectConv2d",
     "DropConnectLinear",
     "MaskKey",
+    "MonteCarloEngine",
     "Prediction",
     "convert",
     "datasets",

@@ -7,12 +7,13 @@ import difflib
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import yaml
 from pydantic import BaseModel, Field, ValidationError
 from pydantic_core import ErrorDetails
 
+from bayes_dc.acquire import AcquireConfig
 from bayes_dc.datasets import DataConfig, PathText, Settings
 from bayes_dc.train import ModelConfig, TrainConfig
 
@@ -88,6 +89,19 @@ class Config(Settings):
     predict: PredictConfig = PredictConfig()
 
 
+class ActiveConfig(Config):
+    """A run of active learning: the network is trained anew after every acquisition.
+
+    Attributes:
+        acquire: Which inputs get a label next.
+    """
+
+    acquire: AcquireConfig = AcquireConfig()
+
+
+_Kind = TypeVar("_Kind", bound=Config)
+
+
 def load_config(path: str | Path, overrides: Sequence[str] = ()) -> Config:
     """Read a configuration file and apply overrides.
 
@@ -103,6 +117,27 @@ def load_config(path: str | Path, overrides: Sequence[str] = ()) -> Config:
         ConfigError: If the file cannot be read or any setting is unknown, missing, of another type
             or out of range.
     """
+    return _load(path, overrides, Config)
+
+
+def load_active_config(path: str | Path, overrides: Sequence[str] = ()) -> ActiveConfig:
+    """Read a configuration of active learning; see ``load_config``.
+
+    Args:
+        path: YAML file.
+        overrides: ``section.key=value``.
+
+    Returns:
+        The checked configuration.
+
+    Raises:
+        ConfigError: As ``load_config``.
+    """
+    return _load(path, overrides, ActiveConfig)
+
+
+def _load(path: str | Path, overrides: Sequence[str], kind: type[_Kind]) -> _Kind:
+    """Read, override and check."""
     raw = _parse(_read_text(Path(path)), str(path))
     if raw is None:
         raw = {}
@@ -110,9 +145,9 @@ def load_config(path: str | Path, overrides: Sequence[str] = ()) -> Config:
         raise ConfigError(f"{path}: must hold keys and values, got {type(raw).__name__}")
     overridden = [_override(raw, text) for text in overrides]
     try:
-        return Config.model_validate(raw)
+        return kind.model_validate(raw)
     except ValidationError as error:
-        lines = [_explain(fault, str(path), overridden) for fault in error.errors()]
+        lines = [_explain(fault, str(path), overridden, kind) for fault in error.errors()]
         raise ConfigError("\n".join(lines)) from error
 
 
@@ -225,7 +260,9 @@ def _override(raw: dict[str, Any], text: str) -> str:
     return ".".join(parts)
 
 
-def _explain(fault: ErrorDetails, source: str, overridden: Sequence[str]) -> str:
+def _explain(
+    fault: ErrorDetails, source: str, overridden: Sequence[str], settings: type[Config]
+) -> str:
     """Turn one of pydantic's findings into a line that says what to do."""
     path = [str(part) for part in fault["loc"]]
     key = ".".join(path)
@@ -234,7 +271,7 @@ def _explain(fault: ErrorDetails, source: str, overridden: Sequence[str]) -> str
     where = f"{source}: {key}" if key else source
     kind, got = fault["type"], fault["input"]
     if kind == "extra_forbidden":
-        return f"{where}: unknown key; the nearest valid key is {_nearest(path)}"
+        return f"{where}: unknown key; the nearest valid key is {_nearest(path, settings)}"
     if kind == "missing":
         return f"{where}: {_MUST_BE[kind]}"
     if kind == "value_error":
@@ -283,9 +320,9 @@ def _valid_keys(model: type[BaseModel], prefix: str = "") -> Iterator[str]:
             yield from _valid_keys(field.annotation, f"{prefix}{name}.")
 
 
-def _nearest(path: Sequence[str]) -> str:
+def _nearest(path: Sequence[str], settings: type[Config]) -> str:
     """Return the valid key that was probably meant: first in the same section, then anywhere."""
-    keys = list(_valid_keys(Config))
+    keys = list(_valid_keys(settings))
     section, leaf = ".".join(path[:-1]), path[-1].lower()
     siblings = [k for k in keys if k.rpartition(".")[0] == section]
     for pool in (siblings, keys):

@@ -34,7 +34,8 @@ class Case:
     """One line of the table before it is measured.
 
     ``limit`` is a number of multiply-adds per second, or the name of the implementation whose rate
-    in the same operation, shape and dtype is the limit. ``work`` counts multiply-adds.
+    in the same operation, shape and dtype is the limit. ``work`` counts multiply-adds. ``held_mib``
+    is memory that was allocated before and belongs to the call.
     """
 
     group: str
@@ -47,6 +48,7 @@ class Case:
     limit: float | str
     p: float = 0.5
     timing: str = "events"
+    held_mib: float = 0.0
 
 
 @contextmanager
@@ -127,7 +129,7 @@ def _row(case: Case, measured: harness.Measured, device: str, where: dict[str, A
         ms_p80=float(f"{p80:.5g}"),
         giga_madds_per_s=float(f"{case.work / p50 / 1e6:.5g}"),
         percent_of_limit=float("nan"),
-        peak_mib=round(measured.peak_mib, 1),
+        peak_mib=round(measured.peak_mib + case.held_mib, 1),
         **where,
     )
 

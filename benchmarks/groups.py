@@ -12,6 +12,7 @@ import yaml
 from benchmarks import (
     baselines,
     conv,
+    engine,
     gates,
     gaussian,
     predict,
@@ -97,6 +98,7 @@ GROUPS = {
     "predict": Group(predict.Shape, predict.predict, predict.check),
     "memory": Group(row_masks.Shape, row_masks.memory, partial(check_exact, "memory")),
     "conv": Group(conv.Shape, conv.conv, conv.check),
+    "engine": Group(engine.Shape, engine.engine, engine.check),
     "train": Group(training.Shape, training.train, training.check),
 }
 

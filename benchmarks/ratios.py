@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from benchmarks import baselines, conv, gaussian, predict, row_masks, shared_masks, training
+from benchmarks import baselines, conv, engine, gaussian, predict, row_masks, shared_masks, training
 from benchmarks.cases import ALL, DENSE, OURS
 from benchmarks.records import Row
 
@@ -113,9 +113,31 @@ def _train(row: Row, times: Times) -> Iterator[str]:
             )
 
 
+def _engine(row: Row, times: Times) -> Iterator[str]:
+    found = {name: ms for (shape, _, name), ms in times.items() if shape == row.shape}
+    free = engine.FREE_COMPILED if engine.FREE_COMPILED in found else engine.FREE
+    for name, ms in found.items():
+        if name.startswith(OURS):
+            parts = [f"{ms:.4g} ms"]
+            if free in found:
+                parts.append(f"{ms / found[free]:.3g} times '{free}'")
+            if engine.LOOP in found:
+                parts.append(f"{found[engine.LOOP] / ms:.3g} times as fast as '{engine.LOOP}'")
+            yield f"{_shape(row)}: {name} takes {', '.join(parts)}"
+
+
 def _memory(rows: list[Row]) -> Iterator[str]:
     """Peaks beside the size of what must be there, and beside the formula of the copies of W."""
+    free = {r.shape: r.peak_mib for r in rows if r.implementation == engine.FREE}
     for row in rows:
+        if row.group == "engine":
+            if row.implementation.startswith(OURS) and free.get(row.shape):
+                share = row.peak_mib / free[row.shape]
+                yield (
+                    f"{_shape(row)}: {row.implementation} takes {row.peak_mib:.4g} MiB, "
+                    f"{share:.3g} times '{engine.FREE}'"
+                )
+            continue
         device, backward = "cpu" if row.timing == "clock" else "cuda", row.op == ALL
         needed = baselines.broadcast_bytes(row.M, row.N, row.K, device, backward=backward)
         copies = needed / 2**30
@@ -144,6 +166,7 @@ _COMPARISONS = {
     "predict": _predict,
     "memory": _nothing,
     "conv": _conv,
+    "engine": _engine,
     "train": _train,
 }
 
@@ -151,6 +174,8 @@ _COMPARISONS = {
 def _shape(row: Row) -> str:
     if row.group == "predict":
         return f"predict, {row.M} passes × inputs, {row.dtype}"
+    if row.group == "engine":
+        return f"engine {row.op}, {row.M} passes × inputs, {row.dtype}"
     if row.group == "train":
         return f"train, {row.M} images, {row.dtype}"
     shared = f" R={row.R}" if row.R > 1 else ""

@@ -6,6 +6,7 @@ import os
 import sys
 import time
 import traceback
+from collections.abc import Callable
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from functools import lru_cache
 from multiprocessing.queues import Queue
@@ -34,6 +35,7 @@ from bayes_dc.train import (
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "benchmarks/results/recipes.json"
 PASSES, BATCH, SPEED_STEPS = 100, 512, 20
+Measure = Callable[[nn.Module, Config, DatasetBundle, "Run"], dict[str, Any]]
 USER_ERRORS = (CheckpointError, ConfigError, DatasetError, TrainingError, OSError)
 """What the command, a configuration, the data or a folder is to blame for: a line says it all."""
 
@@ -79,13 +81,20 @@ def execute(
     jobs: int,
     devices: list[str],
     overwrite: bool,
+    measure: Measure | None = None,
+    options: dict[str, Any] | None = None,
 ) -> dict[str, dict[str, Any]]:
-    """Do the runs without a result, ``jobs`` at a time; return all. Failed runs have no result."""
+    """Do the runs without a result, ``jobs`` at a time; return all. Failed runs have no result.
+
+    ``measure`` scores a trained network in place of ``evaluate``; ``options`` are what it depends
+    on besides the run.
+    """
+    measure, options = measure or evaluate, options or {}
     done = _read(results)
     waiting = []
     for run in runs:
         config = run.settings(out).model_dump(mode="json")
-        wanted = {"config": config, "passes": run.passes, "amp": run.amp}
+        wanted = {"config": config, "passes": run.passes, "amp": run.amp, **options}
         found = done.get(run.name, {})
         if overwrite or any(found.get(key) != value for key, value in wanted.items()):
             done.pop(run.name, None)
@@ -103,7 +112,7 @@ def execute(
             names = {run.name for run in waiting} | {run.name for run in running.values()}
             for run in [r for r in waiting if r.needs not in names]:
                 waiting.remove(run)
-                running[pool.submit(_one, run, out, overwrite)] = run
+                running[pool.submit(_one, run, out, overwrite, measure, options)] = run
             for future in wait(running, return_when=FIRST_COMPLETED).done:
                 run = running.pop(future)
                 try:
@@ -169,12 +178,15 @@ def _line(run: Run, result: dict[str, Any]) -> str:
     scores = "; ".join(
         f"{kind} {' '.join(f'{v:.4f}' for v in values)}"
         for kind, values in result["scores"].items()
+        if isinstance(values, list)
     )
     seconds = f"{result['train_seconds']:.1f} s + {result['predict_seconds']:.1f} s"
     return f"{run.name}: {scores} ({seconds})"
 
 
-def _one(run: Run, out: Path, overwrite: bool) -> dict[str, Any]:
+def _one(
+    run: Run, out: Path, overwrite: bool, measure: Measure, options: dict[str, Any]
+) -> dict[str, Any]:
     """Train, or go on with, one run and evaluate it; in a process of its own."""
     torch.set_num_threads(max(1, (os.cpu_count() or 1) // 8))
     torch.backends.cudnn.benchmark = True
@@ -184,6 +196,7 @@ def _one(run: Run, out: Path, overwrite: bool) -> dict[str, Any]:
         "config": config.model_dump(mode="json"),
         "passes": run.passes,
         "amp": run.amp,
+        **options,
         "device": torch.cuda.get_device_name() if device.type == "cuda" else "cpu",
         "torch": torch.__version__,
         "date": time.strftime("%Y-%m-%d"),
@@ -199,7 +212,7 @@ def _one(run: Run, out: Path, overwrite: bool) -> dict[str, Any]:
         history = _train(config, data, overwrite)
         model, _ = load_model(config.output_dir)
     started = time.perf_counter()
-    scores = evaluate(model.to(device), config, data, run)
+    scores = measure(model.to(device), config, data, run)
     return about | {
         "scores": scores,
         "train_seconds": sum(row["seconds"] for row in history),
@@ -234,10 +247,18 @@ def _train(config: Config, data: DatasetBundle, overwrite: bool) -> list[dict[st
     model, meta = _untrained(config, data)
     if config.init_from is not None and (overwrite or not folder.has_checkpoint()):
         start_from(config.init_from, model, meta)
-    options = {"resume": not overwrite, "overwrite": overwrite}
     text = dump_config(config)
     try:
-        return fit(model, data, config.train, folder, meta, config_text=text, **options)
+        return fit(
+            model,
+            data,
+            config.train,
+            folder,
+            meta,
+            config_text=text,
+            resume=not overwrite,
+            overwrite=overwrite,
+        )
     except TrainingError as error:
         hint = " Here --overwrite trains it again, and --out names another folder."
         raise TrainingError(f"{error}{hint if 'cannot resume' in str(error) else ''}") from error

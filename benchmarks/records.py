@@ -27,6 +27,7 @@ _LIMITS = {
     "predict": "a network 784-1024-1024-10, M = T·B; limit: the same rows without masks",
     "memory": "forward and backward of a large layer; limit: {rows}",
     "conv": "a mask for every image, M = B · positions; limit: the convolution without masks",
+    "engine": "a prediction in planned memory, M = T·B; limit: the same rows without masks",
     "train": "a step of training, M images, K multiply-adds each forward; limit: the plain network",
 }
 _ROWS_LIMIT = {
@@ -68,7 +69,7 @@ class Row:
 
         Predictions are compared whatever their masks share.
         """
-        shared = 0 if self.group == "predict" else self.R
+        shared = 0 if self.group in ("predict", "engine") else self.R
         return self.group, self.M, self.N, self.K, shared, self.dtype, self.timing
 
 

@@ -1,97 +1,95 @@
-"""Predict with uncertainty from a checkpoint and write a report.
+r"""Predict with uncertainty from a checkpoint and write a report.
 
     python scripts/mc_predict.py --checkpoint checkpoints/digits_mlp --out results/digits_mlp
     python scripts/mc_predict.py --checkpoint checkpoints/mnist_mlp --data kmnist --out results/k
     python scripts/mc_predict.py --checkpoint checkpoints/mnist_mlp --images *.png --out results/own
+    python scripts/mc_predict.py --checkpoint checkpoints/mnist_mlp --out results/all \
+        --ood fashion_mnist kmnist --shift --compare checkpoints/mnist_dropout --seeds 0 1 2
 
 Images are turned upright (EXIF), converted to the network's channels (1: grey, 3: RGB; transparency
 is dropped), resized to its height and width without keeping the aspect ratio, and normalised as in
 training. Inputs of a data set are numbered by their position in the split; masks are keyed by it,
-so batch size, --limit and device do not change a prediction.
+so batch size, --limit and device do not change a prediction. A temperature and a policy that
+scripts/calibrate.py saved in the checkpoint are applied, unless --no-calibration.
 
 Relative paths are relative to the current folder. Exit code 2 means that something in the command,
 the data or the checkpoint must be put right; the message says what, and nothing was written.
 """
 
 import argparse
-import hashlib
 import json
-import os
 import sys
-import time
 import warnings
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TypeVar, get_args
+from typing import get_args
 
 import numpy as np
 import torch
 from torch import Tensor, nn
-from tqdm import tqdm
 
-from bayes_dc import Prediction, predict_with_uncertainty
 from bayes_dc.config import PredictConfig
-from bayes_dc.datasets import (
-    DataConfig,
-    DatasetError,
-    DatasetName,
-    Settings,
-    Split,
-    load_dataset,
-    load_test_split,
-)
-from bayes_dc.datasets.images import FolderSplit, read_image
-from bayes_dc.datasets.split import to_float
+from bayes_dc.datasets import SHIFTS, DatasetError, DatasetName
+from bayes_dc.mc import Convergence, Prediction
 from bayes_dc.report import (
+    TURNED,
     Cost,
     Evaluation,
+    Named,
+    OODSet,
     ReportError,
+    RotatedInput,
+    SeedRun,
+    ShiftPoint,
+    ShiftSweep,
+    Temperature,
     check_output,
     describe_environment,
-    join_predictions,
     peak_memory,
+    shift_point,
     write_report,
 )
 from bayes_dc.train import (
+    CalibrationState,
     CheckpointError,
     CheckpointMeta,
+    Inputs,
     ModelConfig,
+    Outputs,
+    changed_inputs,
+    load_calibration,
+    load_images,
+    load_inputs,
     load_model,
+    load_other,
+    predict_inputs,
+    readable,
     resolve_device,
+    settings_of,
+    turned_input,
+    turned_inputs,
 )
+
+CONVERGENCE_INPUTS = 1000
+"""Convergence in T is shown for the first inputs: means over more say the same."""
 
 _PLAIN = (
     "checkpoint {folder} is a plain network: model.p and model.dropout are 0 in its configuration, "
     "so every pass would be equal. Train with --set model.p=0.5 (or model.dropout above 0), or "
-    "fine-tune this one with --set init_from={folder} --set model.p=0.25."
+    "fine-tune this one with --set init_from={folder} --set model.p=0.25. To see it beside another "
+    "network name it with --compare."
 )
 _DATA_ROOT = "Here --data-root sets data.root; the other settings of data are those of training."
+_OOD_ROOT = "Name its folder with --ood {name}=DIR."
+_OTHER_INPUTS = (
+    "--compare {folder}: its inputs are not those of {first} (other classes, data or validation "
+    "split). Compare networks that were trained on the same data set, or name one with --data."
+)
 
 
 class UsageError(ValueError):
     """The command asks for something that cannot be done; the message says what to change."""
-
-
-@dataclass(frozen=True)
-class Inputs:
-    """What is to be predicted.
-
-    Attributes:
-        ids: Name of every input.
-        labels: Class of every input ``[N]``, or None.
-        batch: Gives the inputs of int64 positions ``[b]`` as floats ``[b, C, H, W]``.
-        image: Gives one picture as uint8 ``[H, W, C]``.
-        describe: What the report says about the data.
-        notes: What a reader must know about them.
-    """
-
-    ids: tuple[str, ...]
-    labels: Tensor | None
-    batch: Callable[[Tensor, torch.device], Tensor]
-    image: Callable[[int], np.ndarray]
-    describe: dict[str, object]
-    notes: tuple[str, ...] = ()
 
 
 def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
@@ -105,9 +103,43 @@ def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     source.add_argument("--images", type=Path, nargs="+", metavar="FILE", help="image files")
     add("--data-root", metavar="DIR", help="folder of the data files; default: that of training")
     add("--split", choices=("test", "validation", "train"), help="default: test")
-    add("--limit", type=_positive, metavar="N", help="only the first N inputs")
+    add("--limit", type=_positive, metavar="N", help="only the first N inputs, of --ood too")
     add("--passes", type=_positive, metavar="T", help="default: that of the configuration")
-    add("--seed", type=_seed, default=0, help="seed of the masks (default 0)")
+    seeds = parser.add_mutually_exclusive_group()
+    seeds.add_argument("--seed", type=_seed, default=0, help="seed of the masks (default 0)")
+    seeds.add_argument(
+        "--seeds",
+        type=_seed,
+        nargs="+",
+        metavar="S",
+        help="predict once for each; the report is of the first and shows the spread over all",
+    )
+    add(
+        "--ood",
+        type=_data_set,
+        nargs="+",
+        default=[],
+        metavar="NAME[=DIR]",
+        help="data sets of another kind (test split): does the network know that it does not know?",
+    )
+    add(
+        "--shift",
+        nargs="*",
+        choices=(*SHIFTS, TURNED),
+        metavar="NAME",
+        help=f"change the inputs, five severities; names: {', '.join(SHIFTS)}, and {TURNED} (half "
+        "a turn in 12 steps); without names all",
+    )
+    add("--shift-limit", type=_positive, default=1000, metavar="N", help="inputs of --shift (1000)")
+    add(
+        "--compare",
+        type=Path,
+        nargs="+",
+        default=[],
+        metavar="DIR",
+        help="other checkpoints, of plain networks too, side by side on the same inputs",
+    )
+    add("--no-calibration", action="store_true", help="leave calibration.json unread")
     add("--batch-size", type=_positive, metavar="B", help="changes speed and memory, not results")
     add("--device", choices=("auto", "cpu", "cuda"), default="auto")
     add("--overwrite", action="store_true", help="replace the report in --out")
@@ -117,6 +149,9 @@ def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
             if value is not None:
                 parser.error(f"argument {option}: not read with --images; leave it out")
     arguments.split = arguments.split or "test"
+    arguments.seeds = list(dict.fromkeys(arguments.seeds or [arguments.seed]))
+    if arguments.shift == []:
+        arguments.shift = [*SHIFTS, TURNED]
     return arguments
 
 
@@ -136,236 +171,231 @@ def _seed(text: str) -> int:
     return value
 
 
-S = TypeVar("S", bound=Settings)
-
-
-def _settings(kind: type[S], section: str, meta: CheckpointMeta) -> S:
-    """A section of the configuration that the checkpoint was made with."""
-    try:
-        return kind.model_validate(meta.config.get(section, {}))
-    except ValueError as error:
-        raise CheckpointError(
-            f"section {section} of the configuration in the checkpoint cannot be read ({error}). "
-            f"Use bayes_dc {meta.package_version}, which wrote it, or train again."
-        ) from error
-
-
-def load_split(arguments: argparse.Namespace, meta: CheckpointMeta) -> Inputs:
-    """Open a split of a data set, on the scale that the network was trained on."""
-    trained_on = _settings(DataConfig, "data", meta)
-    name = arguments.data or trained_on.name
-    settings = trained_on
-    if name != trained_on.name:
-        size = meta.input_shape[1] if name == "imagefolder" else None
-        settings = DataConfig(name=name, root=trained_on.root, image_size=size)
-    if arguments.data_root is not None:
-        settings = settings.model_copy(update={"root": arguments.data_root})
-    if arguments.split == "test":  # the files of the others need not be there
-        split = load_test_split(settings, meta.normalisation)
-    else:
-        bundle = load_dataset(settings, meta.normalisation)
-        found = bundle.train if arguments.split == "train" else bundle.validation
-        if found is None:
-            raise UsageError(
-                f"--split validation: {name} has no validation split (validation_fraction is 0 in "
-                "the configuration of the checkpoint, or --data names another set). Use --split "
-                "test."
-            )
-        split = found
-    if len(split.class_names) != len(meta.class_names):
-        raise UsageError(
-            f"{name} has {len(split.class_names)} classes; checkpoint {arguments.checkpoint} was "
-            f"trained for {len(meta.class_names)}. Use the data set it was trained on "
-            f"({trained_on.name}), or pass the files with --images."
-        )
-    shape = tuple(split.batch(torch.arange(1), torch.device("cpu")).shape[1:])
-    if shape != meta.input_shape:
-        raise UsageError(
-            f"{name} has inputs of shape {list(shape)}; checkpoint "
-            f"{arguments.checkpoint} was trained on {list(meta.input_shape)}. Use the data set it "
-            f"was trained on ({trained_on.name}), or pass the files with --images."
-        )
-    count = min(len(split), arguments.limit or len(split))
-    same_classes = split.class_names == meta.class_names
-    return Inputs(
-        ids=_names(split, count),
-        labels=split.labels[:count] if same_classes else None,
-        batch=split.batch,
-        image=split.image,
-        describe={
-            "name": name,
-            "split": arguments.split,
-            "inputs in the split": len(split),
-            "sha256": _digest(split, count),
-        },
-        notes=()
-        if same_classes
-        else (
-            f"The classes of {name} ({', '.join(split.class_names)}) are not those of the network "
-            f"({', '.join(meta.class_names)}): labels are not used.",
-        ),
-    )
-
-
-def _names(split: Split, count: int) -> tuple[str, ...]:
-    """Positions in the split, or the paths of its files."""
-    if isinstance(split, FolderSplit):
-        return tuple(_readable(file) for file in split.files[:count])
-    return tuple(map(str, range(count)))
-
-
-def _readable(file: Path) -> str:
-    """A path as text; bytes that are not UTF-8 are shown with escapes."""
-    return os.fsencode(file).decode("utf-8", "backslashreplace")
-
-
-def _digest(split: Split, count: int) -> str:
-    """SHA-256 of the labels and pictures that are evaluated."""
-    digest = hashlib.sha256(split.labels[:count].numpy().astype("<i8").tobytes())
-    for i in range(count):
-        digest.update(np.ascontiguousarray(split.image(i)).tobytes())
-    return digest.hexdigest()
-
-
-def load_images(arguments: argparse.Namespace, meta: CheckpointMeta) -> Inputs:
-    """Read image files in the shape that the network was trained on."""
-    files = arguments.images[: arguments.limit]
-    channels, height, width = meta.input_shape
-    if channels not in (1, 3):
-        raise UsageError(
-            f"--images: the network takes {channels} channels; images have 1 (grey) or 3 (RGB)."
-        )
-    digest = hashlib.sha256()
-    pictures = []
-    for file in files:
-        pictures.append(read_image(file, channels, height, width))
-        digest.update(file.read_bytes())
-    pixels = torch.from_numpy(np.stack(pictures)).permute(0, 3, 1, 2)
-
-    def batch(positions: Tensor, device: torch.device) -> Tensor:
-        return to_float(pixels[positions].to(device).contiguous(), meta.normalisation)
-
-    kind = "grey" if channels == 1 else "RGB"
-    return Inputs(
-        ids=tuple(map(_readable, files)),
-        labels=None,
-        batch=batch,
-        image=pictures.__getitem__,
-        describe={
-            "name": f"{len(files)} image files",
-            "conversion": f"turned upright, {kind}, resized to {width} × {height} pixels",
-            "sha256": digest.hexdigest(),
-        },
-    )
+def _data_set(text: str) -> tuple[DatasetName, str | None]:
+    """Read NAME or NAME=DIR."""
+    name, equals, root = text.partition("=")
+    for known in get_args(DatasetName):
+        if name == known and (root or not equals):
+            return known, root or None
+    known = ", ".join(get_args(DatasetName))
+    text = f"must be NAME or NAME=DIR, NAME one of {known}; got {text!r}"
+    raise argparse.ArgumentTypeError(text)
 
 
 @dataclass(frozen=True)
-class Outputs:
-    """What a network says about all inputs, on the CPU.
+class Network:
+    """A checkpoint that was opened, and how it is to predict."""
 
-    Attributes:
-        prediction: Of T Monte Carlo passes.
-        mean_network: Class probabilities of the mean-weight network ``[N, C]``, float64.
-        nonfinite: Inputs that hold NaN or infinite values, by position.
-        seconds: Wall time of the Monte Carlo passes.
-    """
+    folder: Path
+    name: str
+    model: nn.Module
+    meta: CheckpointMeta
+    plain: bool
+    calibration: CalibrationState | None
+    T: int
+    batch_size: int
+    device: torch.device
 
-    prediction: Prediction
-    mean_network: Tensor
-    nonfinite: tuple[int, ...]
-    seconds: float
+    def predict(
+        self, inputs: Inputs, seed: int, *, keep: bool = False, curve: Convergence | None = None
+    ) -> Outputs:
+        """Predict all inputs; ``curve`` is given the samples of the first."""
+        labels, calibration = inputs.labels, self.calibration
+        adjusted = calibration is not None and calibration.fitted is not None
 
+        def watch(part: Prediction, positions: Tensor) -> None:
+            first = positions < CONVERGENCE_INPUTS
+            if curve is not None and part.samples is not None and first.any():
+                known = None if labels is None else labels[positions[first]]
+                curve.update(part.samples[:, first], known)
 
-def predict(
-    model: nn.Module, inputs: Inputs, *, T: int, seed: int, batch_size: int, device: torch.device
-) -> Outputs:
-    """Predict batch by batch; masks are keyed by the position of an input, not by its batch."""
-    model.eval()
-    parts: list[Prediction] = []
-    means: list[Tensor] = []
-    nonfinite: list[int] = []
-    seconds = 0.0
-    for positions in _progress(torch.arange(len(inputs.ids)).split(batch_size), len(inputs.ids)):
-        x = inputs.batch(positions, device)
-        broken = ~x.isfinite().flatten(1).all(dim=1).cpu()
-        nonfinite += positions[broken].tolist()
-        _wait(device)
-        start = time.perf_counter()
-        try:
-            part = predict_with_uncertainty(model, x, T, seed=seed, sample_ids=positions.to(device))
-        except ValueError as error:
-            raise UsageError(f"the checkpoint cannot be predicted with: {error}") from error
-        _wait(device)
-        seconds += time.perf_counter() - start
-        parts.append(join_predictions([part]))  # on the CPU: device memory does not grow
-        with torch.inference_mode():
-            means.append(model(x).double().softmax(dim=1).cpu())
-    return Outputs(join_predictions(parts), torch.cat(means), tuple(nonfinite), seconds)
+        return predict_inputs(
+            self.model,
+            inputs,
+            T=self.T,
+            seed=seed,
+            batch_size=min(self.batch_size, len(inputs)),
+            device=self.device,
+            keep_samples=keep,
+            adjust=calibration.temper if adjusted and calibration is not None else None,
+            watch=None if curve is None or self.plain else watch,
+            plain=self.plain,
+        )
 
 
-def _progress(batches: Sequence[Tensor], total: int) -> Iterable[Tensor]:
-    """Show progress in inputs when a person is watching."""
-    with tqdm(total=total, unit="input", disable=not sys.stderr.isatty()) as bar:
-        for batch in batches:
-            yield batch
-            bar.update(len(batch))
+def open_network(folder: Path, name: str, arguments: argparse.Namespace) -> Network:
+    """Open a checkpoint with its calibration."""
+    model, meta = load_model(folder)
+    network = settings_of(ModelConfig, "model", meta)
+    defaults = settings_of(PredictConfig, "predict", meta)
+    device = resolve_device(arguments.device)
+    return Network(
+        folder=folder,
+        name=name,
+        model=model.to(device),
+        meta=meta,
+        plain=network.p == 0 and network.dropout == 0,
+        calibration=None if arguments.no_calibration else load_calibration(folder),
+        T=arguments.passes or defaults.passes,
+        batch_size=arguments.batch_size or defaults.batch_size,
+        device=device,
+    )
 
 
-def _wait(device: torch.device) -> None:
-    """Wait until the device has finished, so that the clock measures the work."""
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
+def open_inputs(network: Network, arguments: argparse.Namespace) -> Inputs:
+    """Open what is to be predicted."""
+    if arguments.images:
+        return load_images(network.meta, arguments.images[: arguments.limit])
+    try:
+        return load_inputs(
+            network.folder,
+            network.meta,
+            split=arguments.split,
+            data=arguments.data,
+            root=arguments.data_root,
+            limit=arguments.limit,
+        )
+    except DatasetError as error:
+        named = "data.root" in str(error) or "data.download" in str(error)
+        raise DatasetError(f"{error} {_DATA_ROOT}" if named else error) from error
+
+
+def evaluate(
+    network: Network, inputs: Inputs, arguments: argparse.Namespace, seeds: Sequence[int]
+) -> Evaluation:
+    """Predict everything that was asked for with one network."""
+    seed, labels = seeds[0], inputs.labels
+    curve = Convergence()
+    outputs = network.predict(inputs, seed, curve=curve)
+    memory, kind = peak_memory(network.device)
+    state, prediction = network.calibration, outputs.prediction
+    fitted = None if state is None else state.fitted
+    evaluation = Evaluation(
+        prediction=prediction,
+        ids=inputs.ids,
+        class_names=network.meta.class_names,
+        image=inputs.image,
+        cost=Cost(outputs.seconds, memory, kind),
+        labels=labels,
+        mean_network=outputs.mean_network,
+        energy=outputs.energy,
+        name=network.name,
+        data=inputs.describe,
+        checkpoint={"folder": readable(network.folder)} | network.meta.model_dump(mode="json"),
+        run={"device": str(network.device), "batch_size": min(network.batch_size, len(inputs))},
+        environment=describe_environment(network.device),
+        nonfinite_inputs=outputs.nonfinite,
+        temperature=Temperature(fitted.value, fitted.kind, fitted.n) if fitted else None,
+        policy=state.policy if state else None,
+        convergence=() if network.plain or prediction.T == 1 else curve.compute(),
+    )
+    others = [network.predict(inputs, other).prediction for other in seeds[1:]]
+    runs = [SeedRun(*pair) for pair in zip(seeds, [prediction, *others], strict=True)]
+    return replace(
+        evaluation,
+        seeds=runs,
+        ood=[foreign(network, name, root, arguments) for name, root in arguments.ood],
+        shift=sweep(network, inputs, arguments) if arguments.shift else None,
+    )
+
+
+def foreign(
+    network: Network, name: DatasetName, root: str | None, arguments: argparse.Namespace
+) -> OODSet:
+    """Predict the test split of a set of another kind."""
+    try:
+        inputs = load_other(network.meta, name, root=root, limit=arguments.limit)
+    except DatasetError as error:
+        raise DatasetError(f"{error} {_OOD_ROOT.format(name=name)}") from error
+    outputs = network.predict(inputs, arguments.seeds[0])
+    return OODSet(
+        name=name,
+        prediction=outputs.prediction,
+        image=inputs.image,
+        mean_network=outputs.mean_network,
+        energy=outputs.energy,
+        data=inputs.describe,
+    )
+
+
+def sweep(network: Network, inputs: Inputs, arguments: argparse.Namespace) -> ShiftSweep:
+    """Predict changed inputs, one change and severity after the other."""
+    count, seed = min(arguments.shift_limit, len(inputs)), arguments.seeds[0]
+    clean = inputs.with_pixels(np.stack([inputs.image(i) for i in range(count)]))
+    unchanged = network.predict(clean, seed).prediction
+
+    def point(name: str, severity: float, changed: Inputs) -> ShiftPoint:
+        predicted = network.predict(changed, seed).prediction
+        return shift_point(name, severity, predicted, changed.labels)
+
+    points = [shift_point(name, 0, unchanged, clean.labels) for name in arguments.shift]
+    names = [name for name in arguments.shift if name != TURNED]
+    points += [point(*one) for one in changed_inputs(inputs, names, count=count, seed=seed)]
+    if TURNED not in arguments.shift:
+        return ShiftSweep(points)
+    points += [point(TURNED, *one) for one in turned_inputs(inputs, count=count)]
+    return ShiftSweep(points, None if network.plain else turn(network, clean, unchanged, seed))
+
+
+def turn(network: Network, inputs: Inputs, prediction: Prediction, seed: int) -> RotatedInput:
+    """Turn the first input that is predicted right, or the first, and keep every draw."""
+    index, label = 0, None
+    if inputs.labels is not None:
+        index = int((prediction.predicted == inputs.labels).int().argmax())
+        label = int(inputs.labels[index])
+    degrees, steps = turned_input(inputs, index)
+    samples = network.predict(steps, seed, keep=True).prediction.samples
+    assert samples is not None
+    pictures = [steps.image(k) for k in range(len(degrees))]
+    return RotatedInput(inputs.ids[index], label, degrees, pictures, samples)
+
+
+def compare(
+    evaluation: Evaluation, names: Sequence[str], arguments: argparse.Namespace
+) -> list[Named]:
+    """Evaluate the other checkpoints on the same inputs."""
+    found = []
+    for folder, name in zip(arguments.compare, names, strict=True):
+        network = open_network(folder, name, arguments)
+        inputs = open_inputs(network, arguments)
+        same = network.meta.class_names == evaluation.class_names
+        if not same or inputs.describe != evaluation.data or inputs.ids != evaluation.ids:
+            first = arguments.checkpoint
+            raise UsageError(_OTHER_INPUTS.format(folder=folder, first=first))
+        found.append(Named(name, evaluate(network, inputs, arguments, arguments.seeds[:1])))
+    return found
+
+
+def names_of(folders: Sequence[Path]) -> list[str]:
+    """Short names of checkpoints: of the run, or the whole path where that is not enough."""
+    paths = [readable(folder) for folder in folders]
+    whole = [folder.resolve() for folder in folders]
+    short = [readable(Path(f.parent.name if f.name in ("best", "last") else f.name)) for f in whole]
+    return [s if short.count(s) == 1 else p for s, p in zip(short, paths, strict=True)]
 
 
 def run(arguments: argparse.Namespace) -> None:
     """Check everything that can be checked, then predict, write and say where the report is."""
     check_output(arguments.out, overwrite=arguments.overwrite)
-    model, meta = load_model(arguments.checkpoint)
-    network = _settings(ModelConfig, "model", meta)
-    if network.p == 0 and network.dropout == 0:
-        raise UsageError(_PLAIN.format(folder=arguments.checkpoint))
     if arguments.device == "cuda" and not torch.cuda.is_available():
         raise UsageError("--device cuda: torch finds no CUDA device. Use --device cpu or auto.")
-    device = resolve_device(arguments.device)
-    load = load_images if arguments.images else load_split
-    try:
-        inputs = load(arguments, meta)
-    except DatasetError as error:
-        named = "data.root" in str(error) or "data.download" in str(error)
-        raise DatasetError(f"{error} {_DATA_ROOT}" if named else error) from error
-    defaults = _settings(PredictConfig, "predict", meta)
-    T = arguments.passes or defaults.passes
-    batch_size = min(arguments.batch_size or defaults.batch_size, len(inputs.ids))
+    own, *others = names_of([arguments.checkpoint, *arguments.compare])
+    network = open_network(arguments.checkpoint, own, arguments)
+    if network.plain:
+        raise UsageError(_PLAIN.format(folder=arguments.checkpoint))
+    inputs = open_inputs(network, arguments)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        outputs = predict(
-            model.to(device),
-            inputs,
-            T=T,
-            seed=arguments.seed,
-            batch_size=batch_size,
-            device=device,
-        )
-    notes = list(dict.fromkeys([*inputs.notes, *(str(warning.message) for warning in caught)]))
+        evaluation = evaluate(network, inputs, arguments, arguments.seeds)
+        evaluation = replace(evaluation, compared=compare(evaluation, others, arguments))
+    notes = [*inputs.notes, *(str(warning.message) for warning in caught)]
+    if network.calibration is not None:
+        notes += network.calibration.mismatches(T=network.T, seed=arguments.seeds[0])
+    notes = list(dict.fromkeys(notes))
     for note in notes:
         print(f"warning: {note}", file=sys.stderr)
-    memory, kind = peak_memory(device)
-    evaluation = Evaluation(
-        prediction=outputs.prediction,
-        ids=inputs.ids,
-        class_names=meta.class_names,
-        image=inputs.image,
-        cost=Cost(outputs.seconds, memory, kind),
-        labels=inputs.labels,
-        mean_network=outputs.mean_network,
-        data=inputs.describe,
-        checkpoint={"folder": _readable(arguments.checkpoint)} | meta.model_dump(mode="json"),
-        run={"device": str(device), "batch_size": batch_size},
-        environment=describe_environment(device),
-        warnings=notes,
-        nonfinite_inputs=outputs.nonfinite,
-    )
     try:
+        evaluation = replace(evaluation, warnings=notes)
         page = write_report(evaluation, arguments.out, overwrite=arguments.overwrite)
     except OSError as error:
         raise UsageError(
@@ -373,7 +403,7 @@ def run(arguments: argparse.Namespace) -> None:
             "any, is kept; make room or choose another --out."
         ) from error
     print(headline(arguments.out / "report.json"))
-    print(f"report {_readable(page)}")
+    print(f"report {readable(page)}")
 
 
 def headline(path: Path) -> str:

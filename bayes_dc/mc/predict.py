@@ -3,6 +3,7 @@
 import math
 import time
 import warnings
+from typing import Literal, get_args
 
 import torch
 from torch import Tensor, nn
@@ -12,19 +13,17 @@ from bayes_dc.mc.arguments import (
     check_count,
     ids_of_rows,
     largest_magnitude,
-    nothing_drawn,
     warn_not_finite,
 )
 from bayes_dc.mc.dropout import Dropout
-from bayes_dc.mc.first import check_first_dimension
-from bayes_dc.mc.fold import FoldedPasses
-from bayes_dc.mc.fold_errors import FirstDimensionMoved, PassesDoNotFit, RowsDoNotFit
-from bayes_dc.mc.guards import evaluation_mode, lock_of
+from bayes_dc.mc.engine_cache import passes_by_engine, why_folded
+from bayes_dc.mc.folded import Job, passes_folded
+from bayes_dc.mc.guards import lock_of
+from bayes_dc.mc.passes import EngineChoice, Passes
 from bayes_dc.mc.prediction import Prediction
-from bayes_dc.mc.record import Record
-from bayes_dc.mc.statistics import PassStatistics, check_probabilities
+from bayes_dc.mc.statistics import check_probabilities
+from bayes_dc.mc.until import StandardErrorOf, Until
 from bayes_dc.nn import MaskKeys
-from bayes_dc.nn.dropout import DropoutRowsError
 from bayes_dc.types import Link
 
 ROWS_PER_FORWARD = 1 << 15
@@ -34,11 +33,6 @@ ROWS_PER_CUDA_FORWARD = 1 << 17
 ELEMENTS_PER_LAYER = 1 << 27
 """Elements of the largest tensor of folded rows in such a forward, tokens and pixels included."""
 
-_OUTPUT = """\
-The model must return one floating point tensor [rows, classes] with a row for each input; for
-{rows} rows ({passes} passes × {batch} inputs) it returned {got}. Wrap a model that returns more in
-a module that picks the class scores; if the model mixes or counts rows by hand, pass chunk=1.
-"""
 _ZERO_VARIANCE = (
     "All {T} passes gave the same probabilities for every input, so the uncertainty is 0 without "
     "meaning. {cause}{kind} layers: {names}."
@@ -56,15 +50,13 @@ _ONE_CLASS = (
     "is. For the logit z of a yes-or-no model return the two logits [0, z]; for its probability p "
     "return [1 − p, p] and pass link='identity'. "
 )
-_NOTE = """\
-(raised while {passes} passes were folded into one forward of {rows} rows; if it does not happen
-with model.eval()(x), the model fixes its batch size by hand: pass chunk=1)"""
+_ENGINE = "engine must be one of {allowed}; got {got!r}."
 
 
 def predict_with_uncertainty(
     model: nn.Module,
     x: Tensor,
-    T: int = 100,
+    T: int | Literal["auto"] = 100,
     *,
     seed: int = 0,
     sample_ids: Tensor | None = None,
@@ -72,6 +64,11 @@ def predict_with_uncertainty(
     return_samples: bool = False,
     link: Link = "softmax",
     dropout: bool = True,
+    standard_error: float | None = None,
+    standard_error_of: StandardErrorOf = "mean",
+    standard_error_share: float = 1.0,
+    T_max: int = 1000,
+    engine: EngineChoice = "auto",
 ) -> Prediction:
     """Predict with T Monte Carlo passes, a weight mask of its own for every input and pass.
 
@@ -102,7 +99,8 @@ def predict_with_uncertainty(
         model: Classifier with at least one DropConnect or dropout layer, which treats the rows of
             its input independently and returns ``[rows, C]``.
         x: Inputs ``[B, …]`` on the model's device; B = 0 gives an empty prediction.
-        T: Number of passes, 1 … 2**32.
+        T: Number of passes, 1 … 2**32, or ``"auto"``: as many as ``standard_error`` needs for these
+            inputs together; the result is the folded one of the T that ran, to the bit.
         seed: Unsigned 64-bit seed of the masks.
         sample_ids: int64 ``[B]``, identity of each input, e.g. its index in a data set; default
             0 … B − 1. Masks are keyed by it.
@@ -112,11 +110,22 @@ def predict_with_uncertainty(
         return_samples: Also return the probabilities of every pass.
         link: ``"softmax"`` for a model that returns logits, ``"identity"`` for probabilities.
         dropout: Whether dropout draws masks. False turns it off: DropConnect layers only.
+        standard_error: With ``T="auto"``: the Monte Carlo standard error to reach, above 0.
+        standard_error_of: Of what: ``"mean"`` (the largest of an input's classes), ``"entropy"`` or
+            ``"mutual_information"``.
+        standard_error_share: Share of the inputs that must reach it.
+        T_max: Most passes with ``T="auto"``; a warning says so if they were not enough.
+        engine: ``"engine"``: in memory planned beforehand, by a ``MonteCarloEngine`` that is kept
+            for the model, the sizes of ``x`` and T, and made again when the model has changed.
+            ``"folded"``: by forwards of the model itself. ``"auto"``: an engine on a GPU, for
+            models that have a plan, unless ``chunk`` is given or autocast is on; else folded.
+            ``Prediction.engine`` says which and why. ``T="auto"`` is always folded.
 
     Returns:
         ``Prediction``.
 
     Raises:
+        PlanError: With ``engine="engine"``, if a part of the model has no plan.
         ValueError: If an argument is out of range, nothing in the model draws masks, its output
             does not fit, or it has dropout in TorchScript.
         TypeError: If ``x`` is not a tensor.
@@ -139,145 +148,73 @@ def predict_with_uncertainty(
         torch.Size([2, 3])
     """
     model = getattr(model, "_orig_mod", model)  # what torch.compile was given
-    T = check_count("T", T)
+    until = Until.of_arguments(T, standard_error, standard_error_of, standard_error_share, T_max)
+    T = check_count("T", T) if until is None else until.T_max
     chunk = None if chunk is None else check_count("chunk", chunk)
+    if engine not in get_args(EngineChoice):
+        raise ValueError(_ENGINE.format(allowed=get_args(EngineChoice), got=engine))
     layers = check_arguments(model, x, link, dropout)
     B = x.shape[0]
     ids = ids_of_rows(sample_ids, x)
     started = time.perf_counter()
     keys = MaskKeys(seed)
-    calls = Dropout(keys, active=dropout)
     rows = ROWS_PER_CUDA_FORWARD if x.is_cuda else ROWS_PER_FORWARD
     per_forward = min(T, chunk or max(1, rows // max(B, 1)))
+    calls = Dropout(keys, active=dropout)
+    job = Job(
+        model, x, ids, T, calls, link, return_samples, chunk is not None, ELEMENTS_PER_LAYER, until
+    )
     with lock_of(model):
-        with evaluation_mode(model), keys.attached(model, dropout=dropout):
-            statistics, samples = _run(
-                model, x, ids, T, per_forward, calls, link, return_samples, chunk
+        found: Passes | str | None = why_folded(engine, x, chunk=chunk, auto_T=until is not None)
+        if found is None:
+            found = passes_by_engine(
+                engine,
+                model,
+                x,
+                None if sample_ids is None else ids,
+                T,
+                seed=keys.seed,
+                chunk=chunk,
+                link=link,
+                dropout=dropout,
+                return_samples=return_samples,
             )
-            summary = statistics.summary()
-            flags = [largest_magnitude(x), summary.variance.any().double()]
-            judged = link == "identity" and B > 0
-            facts = torch.stack([*flags, *statistics.limits()] if judged else flags)
-            active, silent = calls.active_layers(), calls.silent_layers()
+        if isinstance(found, str):
+            found = passes_folded(job, per_forward, found)
+        summary, T = found.summary, found.T
+        judged = found.limits is not None and B > 0
+        with torch.inference_mode(False), torch.no_grad():
+            facts = [largest_magnitude(x), summary.variance.any().double()]
+            facts += [] if found.limits is None else found.limits
+            told = torch.stack(facts).tolist()  # the one wait for the device
         p_effective = {name: layer.p_effective for name, layer in layers.items()}
-        told = facts.tolist()  # the one wait for the device
     elapsed = time.perf_counter() - started
     if not math.isfinite(told[0]):
         warn_not_finite(x)
     if judged:
         check_probabilities(*told[2:])
-    unused = [_SILENT.format(names=", ".join(silent))] if silent else []
-    for message in calls.warnings() + unused:
+    if until is not None:
+        until.warn_if_missed(summary, T)
+    unused = [_SILENT.format(names=", ".join(found.silent))] if found.silent else []
+    for message in found.said + unused:
         warnings.warn(message, UserWarning, stacklevel=2)
     if T > 1 and B > 0 and not told[1]:
         drops = {name: layer.p for name, layer in layers.items()}
-        cause = _ZERO_HEAD if any((drops or active).values()) else ""
+        cause = _ZERO_HEAD if any((drops or found.dropout).values()) else ""
         if link == "softmax" and summary.mean.shape[1] == 1:
             cause = _ONE_CLASS
         kind = "DropConnect" if drops else "Dropout"
-        names = ", ".join(f"{n or 'the model'} (p = {p})" for n, p in (drops or active).items())
+        drew = (drops or found.dropout).items()
+        names = ", ".join(f"{n or 'the model'} (p = {p})" for n, p in drew)
         message = _ZERO_VARIANCE.format(T=T, cause=cause, kind=kind, names=names)
         warnings.warn(message, UserWarning, stacklevel=2)
     return Prediction(
         *summary,
-        samples=samples,
+        samples=found.samples,
         T=T,
         seed=keys.seed,
         p_effective=p_effective,
         elapsed_seconds=elapsed,
-        dropout=active,
+        dropout=found.dropout,
+        engine=found.engine,
     )
-
-
-def _run(
-    model: nn.Module,
-    x: Tensor,
-    ids: Tensor,
-    T: int,
-    per_forward: int,
-    calls: Dropout,
-    link: Link,
-    return_samples: bool,
-    chunk: int | None,
-) -> tuple[PassStatistics, Tensor | None]:
-    """All passes, ``per_forward`` at a time; halves that where CUDA memory runs out."""
-    statistics: PassStatistics | None = None
-    samples: Tensor | None = None
-    record = Record(model) if per_forward < T else None
-    failure: Exception | None = None
-    first = 0
-    cleared: frozenset[int] = frozenset()
-    while first < T:
-        passes = min(per_forward, T - first)
-        limit = ELEMENTS_PER_LAYER if chunk is None else None
-        repeat = failure is not None
-        try:
-            output = _forward(model, x, ids, first, passes, calls, record, limit, repeat, cleared)
-        except FirstDimensionMoved as moved:
-            check_first_dimension(model, x, ids, calls, moved.rows)
-            cleared |= {moved.rows}
-            if first == 0 and record is not None:
-                record = Record(model)
-            continue
-        except (torch.OutOfMemoryError, PassesDoNotFit) as error:
-            if chunk is not None or passes == 1:
-                raise
-            per_forward = error.fitting if isinstance(error, PassesDoNotFit) else passes // 2
-            if first == 0:
-                record = Record(model)  # that of a broken first forward is incomplete
-            continue
-        except (RuntimeError, RowsDoNotFit) as error:
-            if first > 0 or passes == 1 or repeat:
-                raise (failure or error) from None
-            failure, record = error, None  # it may have counted its rows before the first mask
-            continue
-        if statistics is None:
-            statistics = PassStatistics(T, x.shape[0], output.shape[2], x.device, link)
-            if return_samples:
-                samples = output.new_empty((T, *output.shape[1:]), dtype=torch.float64)
-        statistics.update(output, None if samples is None else samples[first : first + passes])
-        if link == "identity" and x.shape[0] and not x.is_cuda:  # there no wait is needed to know
-            check_probabilities(*statistics.limits().tolist())
-        first += passes
-    assert statistics is not None
-    return statistics, samples
-
-
-def _forward(
-    model: nn.Module,
-    x: Tensor,
-    ids: Tensor,
-    first: int,
-    passes: int,
-    calls: Dropout,
-    record: Record | None,
-    max_elements: int | None,
-    repeat: bool,
-    cleared: frozenset[int],
-) -> Tensor:
-    """What the model returns for passes first … first + passes − 1, as [passes, B, C]."""
-    B = x.shape[0]
-    rows = passes * B
-    pass_ids = torch.arange(first, first + passes, dtype=torch.int64, device=x.device)
-    calls.keys.set(pass_ids=pass_ids, sample_ids=ids)
-    calls.start()
-    mode = FoldedPasses(B, passes, record, max_elements, calls, repeat=repeat, cleared=cleared)
-    marked = mode.start(x)
-    try:
-        with mode:
-            output = model(marked)
-    except DropoutRowsError as error:
-        raise mode.row_error(error.rows, f"dropout layer {error.name!r}", mask=True) from None
-    except Exception as error:
-        has_remedy = isinstance(error, RowsDoNotFit) or "chunk=1" in str(error)
-        if passes > 1 and not has_remedy:
-            error.add_note(_NOTE.format(passes=passes, rows=rows))
-        raise
-    if isinstance(output, Tensor) and not mode.is_folded(output):
-        raise ValueError(nothing_drawn(model, calls.active))
-    shape = list(output.shape) if isinstance(output, Tensor) else []
-    known = isinstance(output, Tensor) and output.is_floating_point()
-    if not known or len(shape) != 2 or shape[0] != rows or shape[1] == 0:
-        got = f"{shape} {output.dtype}" if isinstance(output, Tensor) else type(output).__name__
-        raise RowsDoNotFit(_OUTPUT.format(rows=rows, passes=passes, batch=B, got=got))
-    return output.reshape(passes, B, shape[1])

@@ -40,6 +40,7 @@ class Prediction:
         elapsed_seconds: Wall time of the call.
         dropout: Realised drop probability of all dropout that was active: by module name, by number
             for calls of functions, by kind where torch drew the masks (attention, recurrent nets).
+        engine: Which path the passes took, and why: ``"engine, …"`` or ``"folded: …"``.
     """
 
     mean: Tensor
@@ -58,6 +59,7 @@ class Prediction:
     p_effective: dict[str, float]
     elapsed_seconds: float
     dropout: dict[str, float] = field(default_factory=dict)
+    engine: str = ""
 
     @property
     def predicted(self) -> Tensor:

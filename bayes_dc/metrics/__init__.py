@@ -2,6 +2,7 @@
 
 from bayes_dc.metrics.adaptive import adaptive_ece, debiased_squared_error
 from bayes_dc.metrics.bands import Band, reliability_band, risk_coverage_band
+from bayes_dc.metrics.binomial import binomial_interval, binomial_lower, binomial_upper
 from bayes_dc.metrics.bootstrap import (
     Interval,
     bootstrap_ece,
@@ -16,7 +17,7 @@ from bayes_dc.metrics.calibration import (
     mce,
     reliability_curve,
 )
-from bayes_dc.metrics.certainty import CertaintyCurves, certainty_curves
+from bayes_dc.metrics.certainty import CertaintyCurves, certainty_area, certainty_curves
 from bayes_dc.metrics.classwise import (
     BrierDecomposition,
     brier_decomposition,
@@ -26,6 +27,8 @@ from bayes_dc.metrics.classwise import (
     classwise_ece,
 )
 from bayes_dc.metrics.ood import aupr_in, aupr_out, auroc, fpr_at_tpr, ood_scores
+from bayes_dc.metrics.paired import bootstrap_difference, bootstrap_mean_difference
+from bayes_dc.metrics.policy import Policy, PolicyOutcome, PolicyScore
 from bayes_dc.metrics.scores import (
     accuracy,
     brier,
@@ -33,6 +36,7 @@ from bayes_dc.metrics.scores import (
     correct,
     nll,
     nll_from_logits,
+    nll_from_logits_per_sample,
     nll_per_sample,
 )
 from bayes_dc.metrics.selective import (
@@ -44,6 +48,14 @@ from bayes_dc.metrics.selective import (
     risk_coverage_curve,
 )
 from bayes_dc.metrics.streaming import Streaming
+from bayes_dc.metrics.temperature import TemperatureFit, fit_temperature
+from bayes_dc.metrics.thresholds import (
+    PolicyError,
+    RiskBound,
+    policy_for_coverage,
+    policy_for_risk,
+    risk_bounds,
+)
 from bayes_dc.metrics.uncertainty import (
     UncertaintySplit,
     energy,
@@ -57,15 +69,29 @@ from bayes_dc.metrics.uncertainty import (
     uncertainty_split,
     variation_ratio,
 )
+from bayes_dc.metrics.votes import (
+    kendall_tau_b,
+    spearman,
+    vote_distribution,
+    vote_entropy,
+    vote_nll,
+    vote_nll_per_sample,
+)
 
 __all__ = [
     "Band",
     "BrierDecomposition",
     "CertaintyCurves",
     "Interval",
+    "Policy",
+    "PolicyError",
+    "PolicyOutcome",
+    "PolicyScore",
     "ReliabilityCurve",
+    "RiskBound",
     "RiskCoverageCurve",
     "Streaming",
+    "TemperatureFit",
     "UncertaintySplit",
     "accuracy",
     "adaptive_ece",
@@ -73,9 +99,14 @@ __all__ = [
     "aupr_out",
     "aurc",
     "auroc",
+    "binomial_interval",
+    "binomial_lower",
+    "binomial_upper",
+    "bootstrap_difference",
     "bootstrap_ece",
     "bootstrap_interval",
     "bootstrap_mean",
+    "bootstrap_mean_difference",
     "bootstrap_metric",
     "brier",
     "brier_decomposition",
@@ -83,6 +114,7 @@ __all__ = [
     "brier_reliability",
     "brier_resolution",
     "brier_uncertainty",
+    "certainty_area",
     "certainty_curves",
     "classwise_ece",
     "correct",
@@ -95,21 +127,32 @@ __all__ = [
     "entropy_from_logits",
     "excess_aurc",
     "expected_entropy",
+    "fit_temperature",
     "fpr_at_tpr",
+    "kendall_tau_b",
     "max_probability_score",
     "mce",
     "mutual_information",
     "mutual_information_jackknife",
     "nll",
     "nll_from_logits",
+    "nll_from_logits_per_sample",
     "nll_per_sample",
     "ood_scores",
+    "policy_for_coverage",
+    "policy_for_risk",
     "predictive_entropy",
     "reliability_band",
     "reliability_curve",
     "risk_at_coverage",
+    "risk_bounds",
     "risk_coverage_band",
     "risk_coverage_curve",
+    "spearman",
     "uncertainty_split",
     "variation_ratio",
+    "vote_distribution",
+    "vote_entropy",
+    "vote_nll",
+    "vote_nll_per_sample",
 ]

@@ -51,6 +51,7 @@ _COVERAGES = (
     "Pass [k / 100 for k in range(1, 101)] for a curve."
 )
 _RISK = "risk must be a number of at least 0, the mean loss to stay under; got {got!r}."
+_CONFIDENCE = "confidence must be a number between 0 and 1 (excluded), such as 0.95; got {got!r}."
 _MASS = (
     "n_bins = {n_bins} bins of equal mass need at least {need} samples, two per bin; got {n}. "
     "Pass {most}more samples."
@@ -175,6 +176,13 @@ def check_risk(value: object) -> float:
     """Return ``value`` if it is a number of at least 0, or raise."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not value >= 0:
         raise ValueError(_RISK.format(got=value))
+    return float(value)
+
+
+def check_confidence(value: object) -> float:
+    """Return ``value`` if it is a number strictly between 0 and 1, or raise."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < 1:
+        raise ValueError(_CONFIDENCE.format(got=value))
     return float(value)
 
 

@@ -4,13 +4,23 @@ import inspect
 from collections.abc import Callable
 from typing import Any
 
-from bayes_dc.metrics import adaptive, calibration, classwise, ood, scores, selective
+from bayes_dc.metrics import (
+    adaptive,
+    calibration,
+    certainty,
+    classwise,
+    ood,
+    scores,
+    selective,
+    votes,
+)
 from bayes_dc.metrics._checks import check_n_bins, check_risk, check_share
 from bayes_dc.metrics._kind import Kind, mean_kind
 
 KINDS: dict[Callable[..., Any], Kind] = {
     scores.accuracy: mean_kind(scores.correct),
     scores.nll: mean_kind(scores.nll_per_sample),
+    scores.nll_from_logits: mean_kind(scores.nll_from_logits_per_sample),
     scores.brier: mean_kind(scores.brier_per_sample),
     calibration.ece: calibration.ECE,
     calibration.mce: calibration.MCE,
@@ -28,18 +38,25 @@ KINDS: dict[Callable[..., Any], Kind] = {
     selective.excess_aurc: selective.EXCESS_AURC,
     selective.coverage_at_risk: selective.COVERAGE_AT_RISK,
     selective.risk_at_coverage: selective.RISK_AT_COVERAGE,
+    certainty.certainty_curves: certainty.CERTAINTY_CURVES,
+    certainty.certainty_area: certainty.CERTAINTY_AREA,
     ood.auroc: ood.AUROC,
     ood.aupr_out: ood.AUPR_OUT,
     ood.aupr_in: ood.AUPR_IN,
     ood.fpr_at_tpr: ood.FPR_AT_TPR,
+    votes.vote_nll: votes.VOTE_NLL,
+    votes.spearman: votes.SPEARMAN,
+    votes.kendall_tau_b: votes.KENDALL_TAU_B,
 }
 
 _METRIC = "metric must be one of {known}; got {got}. For means of your own use bootstrap_mean."
 _OPTIONS = "{name} takes the options {known}; got {got}."
+_CERTAINTY = ("classes", "of", "normalisation", "thresholds")
 _CURVE = "{name} is no single number, so it has no interval. Take it of {instead}."
 _INSTEAD = {
     calibration.reliability_curve: "ece or mce, or reliability_band for a plot",
     classwise.brier_decomposition: "brier_reliability, brier_resolution or brier_uncertainty",
+    certainty.certainty_curves: "certainty_area",
     selective.risk_coverage_curve: "aurc, or risk_coverage_band for a plot",
 }
 
@@ -61,6 +78,8 @@ def kind_of(metric: Callable[..., Any], options: dict[str, Any]) -> Kind:
             check_n_bins(value)
         elif option == "risk":
             check_risk(value)
+        elif option in _CERTAINTY:
+            certainty.check_options({option: value})
         else:
             check_share(value, option)
     return kind

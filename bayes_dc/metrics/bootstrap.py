@@ -71,7 +71,7 @@ def bootstrap_interval(
             raise ValueError(_STATISTIC.format(indices=list(index.shape), got=got))
         return values
 
-    return _interval(draw(checked, [n], resamples, seed), level)
+    return interval_of(draw(checked, [n], resamples, seed), level)
 
 
 def bootstrap_metric(
@@ -127,11 +127,19 @@ def bootstrap_rows(
         The interval.
     """
     check_options(len(rows[0]), level, resamples, seed)
-    return _interval(draw_metric(kind, rows, options, resamples, seed), level)
+    return interval_of(draw_metric(kind, rows, options, resamples, seed), level)
 
 
-def _interval(values: Tensor, level: float) -> Interval:
-    """Outer order statistics of the drawn values [resamples]."""
+def interval_of(values: Tensor, level: float) -> Interval:
+    """Outer order statistics of drawn values.
+
+    Args:
+        values: One per resample ``[resamples]``, without NaN.
+        level: Confidence level, strictly between 0 and 1.
+
+    Returns:
+        The interval.
+    """
     values, last = values.sort().values, len(values) - 1
     cut = int(cut_of(level, torch.tensor(len(values))))
     return Interval(values[cut].item(), values[last - cut].item(), level, len(values))

@@ -23,17 +23,21 @@ import itertools
 import math
 import operator
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor
 
 from bayes_dc.metrics._checks import check_scores
+from bayes_dc.metrics._kind import Kind, running_sum
 
 Normalisation = Literal["log_classes", "test_set"]
 """Where thresholds 0 and 1 lie: at 0 and log C, or at the evaluated inputs' least and largest."""
+
+CertaintyShare = Literal["r_cc", "r_iu", "ua"]
+"""One of the three curves."""
 
 _CORRECT = (
     "correct must be a bool tensor of shape [{n}] like uncertainty, True where the prediction is "
@@ -46,10 +50,11 @@ _THRESHOLDS = (
     "log C, not nats: pass [k / 100 for k in range(101)], or leave them out."
 )
 _NEGATIVE = (
-    "{count} of {n} uncertainties are below 0 (index {first}: {got}), so they count as certain at "
+    "{count} of {n} uncertainties are below 0 (the least is {got}), so they count as certain at "
     "every threshold. Only mutual_information_jackknife may be so, by chance; for a score such as "
     "log p of the predicted class change the sign and pass normalisation='test_set'."
 )
+_OF = "of must be one of {allowed}, the curve whose area is wanted; got {got!r}."
 _FINITE = "uncertainty must be finite where normalisation is 'test_set'; got {got}."
 
 
@@ -119,6 +124,54 @@ def certainty_curves(
         >>> curves = certainty_curves(prediction.mutual_information, right, classes=10)
         >>> curves.areas()["ua"]
     """
+    options = {"classes": classes, "normalisation": normalisation, "thresholds": thresholds}
+    check_options(options)
+    return CERTAINTY_CURVES(uncertainty, correct, **options)
+
+
+def certainty_area(
+    uncertainty: Tensor,
+    correct: Tensor,
+    *,
+    classes: int,
+    of: CertaintyShare = "ua",
+    normalisation: Normalisation = "log_classes",
+    thresholds: Sequence[float] | None = None,
+) -> Tensor:
+    """Area under R_cc, R_iu or UA: the mean over the sweep of thresholds, by trapezoids.
+
+    Args:
+        uncertainty: Entropy or mutual information of every input, in nats, ``[n]``.
+        correct: Whether each prediction is right, bool ``[n]``.
+        classes: Number of classes C.
+        of: Which curve.
+        normalisation: As for ``certainty_curves``.
+        thresholds: As for ``certainty_curves``.
+
+    Returns:
+        Float64 scalar, 0 … 1, higher is better: ``certainty_curves(...).areas()[of]``.
+    """
+    options = {"classes": classes, "normalisation": normalisation, "thresholds": thresholds}
+    check_options(options | {"of": of})
+    return CERTAINTY_AREA(uncertainty, correct, **options, of=of)
+
+
+def check_options(options: Mapping[str, Any]) -> None:
+    """Refuse options of the curves and areas that are out of range, by name."""
+    _check_classes(options.get("classes", 2))
+    if (steps := options.get("thresholds")) is not None:
+        _check_steps(steps)
+    for name, literal, text in (
+        ("normalisation", Normalisation, _NORMALISATION),
+        ("of", CertaintyShare, _OF),
+    ):
+        allowed = get_args(literal)
+        if options.get(name, allowed[0]) not in allowed:
+            raise ValueError(text.format(allowed=allowed, got=options[name]))
+
+
+def _rows(uncertainty: Tensor, correct: Tensor) -> tuple[Tensor, Tensor]:
+    """Uncertainty in float64 and whether each prediction is right, on one device."""
     uncertainty = check_scores(uncertainty, "uncertainty", empty=False)
     if (
         not isinstance(correct, Tensor)
@@ -129,21 +182,7 @@ def certainty_curves(
         if isinstance(correct, Tensor):
             got = f"shape {list(correct.shape)}, dtype {correct.dtype}"
         raise ValueError(_CORRECT.format(n=len(uncertainty), got=got))
-    classes = _check_classes(classes)
-    if normalisation not in get_args(Normalisation):
-        text = _NORMALISATION.format(allowed=get_args(Normalisation), got=normalisation)
-        raise ValueError(text)
-    steps = [k / 100 for k in range(101)] if thresholds is None else _check_steps(thresholds)
-    threshold = torch.tensor(steps, dtype=torch.float64, device=uncertainty.device)
-    limit = threshold * math.log(classes)
-    if normalisation == "log_classes":
-        _warn_negative(uncertainty)
-    if normalisation == "test_set":
-        low, high = uncertainty.aminmax()
-        if not (low.isfinite() and high.isfinite()):
-            raise ValueError(_FINITE.format(got=f"{low.item()} … {high.item()}"))
-        limit = torch.lerp(low, high, threshold)
-    return _curves(uncertainty, correct.to(uncertainty.device), threshold, limit, normalisation)
+    return uncertainty, correct.to(uncertainty.device)
 
 
 def _check_steps(thresholds: Sequence[float]) -> list[float]:
@@ -174,31 +213,82 @@ def _warn_negative(uncertainty: Tensor) -> None:
     # Differences of entropies in float32 come this close to 0 from below.
     wrong = uncertainty < -torch.finfo(torch.float32).eps
     if wrong.any():
-        first = int(wrong.nonzero()[0])
-        got = f"{uncertainty[first].item():.6g}"
-        text = _NEGATIVE.format(count=int(wrong.sum()), n=len(wrong), first=first, got=got)
+        got = f"{uncertainty.min().item():.6g}"
+        text = _NEGATIVE.format(count=int(wrong.sum()), n=len(wrong), got=got)
         warnings.warn(text, UserWarning, stacklevel=3)
+
+
+def _counts(
+    uncertainty: Tensor,
+    correct: Tensor,
+    classes: int,
+    normalisation: Normalisation,
+    thresholds: Sequence[float] | None,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Thresholds [K], limits [R, K] and the four cases [R, K, 4] of ranked data sets [R, n]."""
+    R, n = uncertainty.shape
+    steps = [k / 100 for k in range(101)] if thresholds is None else _check_steps(thresholds)
+    threshold = torch.tensor(steps, dtype=torch.float64, device=uncertainty.device)
+    if normalisation == "log_classes":
+        if R == 1:  # not for every resample
+            _warn_negative(uncertainty[0])
+        limit = (threshold * math.log(_check_classes(classes))).expand(R, -1)
+    else:
+        low, high = uncertainty[:, :1], uncertainty[:, -1:]
+        if not (low.isfinite().all() and high.isfinite().all()):
+            raise ValueError(_FINITE.format(got=f"{low.min().item()} … {high.max().item()}"))
+        limit = torch.lerp(low, high, threshold)
+    certain = torch.searchsorted(uncertainty.contiguous(), limit.contiguous())  # u < limit
+    right = running_sum(correct).long()
+    n_cc, all_right = right.gather(1, certain), right[:, -1:]
+    n_ic = certain - n_cc
+    cases = [n_cc, n_ic, all_right - n_cc, n - all_right - n_ic]
+    return threshold, limit, torch.stack(cases, dim=-1)
+
+
+def _shares(counts: Tensor) -> dict[CertaintyShare, Tensor]:
+    """R_cc, R_iu and UA [...] from the four cases [..., 4]."""
+    n_cc, n_ic, n_cu, n_iu = counts.unbind(dim=-1)
+    certain, wrong = n_cc + n_ic, n_ic + n_iu
+    return {
+        "r_cc": torch.where(certain > 0, n_cc.double() / certain.clamp(min=1), 1.0),
+        "r_iu": torch.where(wrong > 0, n_iu.double() / wrong.clamp(min=1), 1.0),
+        "ua": (n_cc + n_iu).double() / (certain + n_cu + n_iu),
+    }
 
 
 def _curves(
     uncertainty: Tensor,
     correct: Tensor,
-    threshold: Tensor,
-    limit: Tensor,
-    normalisation: Normalisation,
+    *,
+    classes: int,
+    normalisation: Normalisation = "log_classes",
+    thresholds: Sequence[float] | None = None,
 ) -> CertaintyCurves:
-    """Count the four cases at every limit."""
-    right, wrong = (uncertainty[group].sort().values for group in (correct, ~correct))
-    n_cc, n_ic = (torch.searchsorted(group, limit) for group in (right, wrong))  # u < limit
-    n_cu, n_iu = len(right) - n_cc, len(wrong) - n_ic
-    certain, n = n_cc + n_ic, len(uncertainty)
-    one = torch.ones_like(limit)
+    """Curves of one ranked data set [1, n]."""
+    threshold, limit, counts = _counts(uncertainty, correct, classes, normalisation, thresholds)
     return CertaintyCurves(
         threshold=threshold,
-        limit=limit,
-        r_cc=torch.where(certain > 0, n_cc.double() / certain.clamp(min=1), one),
-        r_iu=n_iu.double() / len(wrong) if len(wrong) else one,
-        ua=(n_cc + n_iu).double() / n,
-        counts=torch.stack([n_cc, n_ic, n_cu, n_iu], dim=1),
+        limit=limit[0],
+        **_shares(counts[0]),
+        counts=counts[0],
         normalisation=normalisation,
     )
+
+
+def _area(
+    uncertainty: Tensor,
+    correct: Tensor,
+    *,
+    classes: int,
+    of: CertaintyShare = "ua",
+    normalisation: Normalisation = "log_classes",
+    thresholds: Sequence[float] | None = None,
+) -> Tensor:
+    """Area under one curve [R] of ranked data sets [R, n]."""
+    threshold, _, counts = _counts(uncertainty, correct, classes, normalisation, thresholds)
+    return torch.trapezoid(_shares(counts)[of], threshold) / (threshold[-1] - threshold[0])
+
+
+CERTAINTY_CURVES = Kind(_rows, _curves, ranked=True, curve=True)
+CERTAINTY_AREA = Kind(_rows, _area, ranked=True)

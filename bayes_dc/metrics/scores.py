@@ -77,15 +77,15 @@ def nll(probs: Tensor, labels: Tensor) -> Tensor:
     return nll_per_sample(probs, labels).mean()
 
 
-def nll_from_logits(logits: Tensor, labels: Tensor) -> Tensor:
-    """Mean negative log-probability of the labels under ``softmax(logits)``.
+def nll_from_logits_per_sample(logits: Tensor, labels: Tensor) -> Tensor:
+    """Negative log-probability of every label under ``softmax(logits)``.
 
     Args:
         logits: Network output before softmax ``[B, C]``, any floating dtype; −inf excludes a class.
         labels: Class numbers ``[B]``, 0 … C − 1, any integer dtype.
 
     Returns:
-        Float64 scalar, nats, 0 … ∞, lower is better.
+        Float64 ``[B]``, nats, 0 … ∞.
 
     Raises:
         ValueError: If ``logits`` has another shape or dtype, holds NaN or +inf, or a row is all
@@ -98,7 +98,20 @@ def nll_from_logits(logits: Tensor, labels: Tensor) -> Tensor:
         rows = logs.isnan().any(dim=1).nonzero().flatten().tolist()
         raise ValueError(_LOGITS.format(got=f"a row without a finite softmax, row {rows[0]}"))
     labels = check_labels(labels, logs)
-    return -logs.gather(1, labels[:, None]).mean()
+    return -logs.gather(1, labels[:, None])[:, 0]
+
+
+def nll_from_logits(logits: Tensor, labels: Tensor) -> Tensor:
+    """Mean negative log-probability of the labels under ``softmax(logits)``.
+
+    Args:
+        logits: Network output before softmax ``[B, C]``, any floating dtype; −inf excludes a class.
+        labels: Class numbers ``[B]``, 0 … C − 1, any integer dtype.
+
+    Returns:
+        Float64 scalar, nats, 0 … ∞, lower is better.
+    """
+    return nll_from_logits_per_sample(logits, labels).mean()
 
 
 def brier_per_sample(probs: Tensor, labels: Tensor) -> Tensor:

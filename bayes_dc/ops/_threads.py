@@ -15,7 +15,10 @@ if hasattr(os, "register_at_fork"):
 
 
 def share(work: Callable[[], None], threads: int) -> None:
-    """Run ``work`` on ``threads`` threads, the caller's among them, or on as many as there are."""
+    """Run ``work`` on up to ``threads`` threads, the caller's among them.
+
+    ``work`` takes tasks until none is left: on a busy machine the caller may do them all.
+    """
     helpers = []
     try:
         for _ in range(threads - 1):
@@ -26,7 +29,8 @@ def share(work: Callable[[], None], threads: int) -> None:
         work()
     finally:
         for helper in helpers:
-            helper.result()
+            if not helper.cancel():  # one that has not begun would find no task left
+                helper.result()
 
 
 def workers() -> ThreadPoolExecutor:

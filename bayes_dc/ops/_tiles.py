@@ -140,3 +140,22 @@ def product(a, b, acc, PRECISION: tl.constexpr):
     if PRECISION == "tf32" and a.dtype == tl.float32:
         a = round_tf32(a)
     return tl.dot(a, b, acc, input_precision=PRECISION)
+
+
+@triton.jit
+def finish(
+    values, factors_ptr, summands_ptr, n, seen, EPILOGUE: tl.constexpr, COLUMNS: tl.constexpr
+):
+    """``values`` of outputs ``n`` after their epilogue (see ``_epilogue.py``), in their type.
+
+    COLUMNS: the outputs are the second dimension of ``values``, else the first.
+    """
+    if EPILOGUE & 1:
+        factors = tl.load(factors_ptr + n, mask=seen, other=0).to(values.dtype)
+        values *= factors[None, :] if COLUMNS else factors[:, None]
+    if EPILOGUE & 2:
+        summands = tl.load(summands_ptr + n, mask=seen, other=0).to(values.dtype)
+        values += summands[None, :] if COLUMNS else summands[:, None]
+    if EPILOGUE & 4:
+        values = tl.maximum(values, 0.0, propagate_nan=tl.PropagateNan.ALL)
+    return values

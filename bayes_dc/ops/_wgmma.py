@@ -205,6 +205,17 @@ def select(w, word, byte):
         ).to(gl.float32, bitcast=True)
 
 
+@gluon.jit
+def round_tile(w):
+    """``w``, float32 rounded to TensorFloat-32, as ``select`` does."""
+    if w.dtype.primitive_bitwidth == 16:
+        return w
+    else:
+        return gl.inline_asm_elementwise(
+            "cvt.rna.tf32.f32 $0, $1;", "=r,f", [w], dtype=gl.int32, is_pure=True, pack=1
+        ).to(gl.float32, bitcast=True)
+
+
 @gluon.constexpr_function
 def shape_of(layout):
     """Shape of the tensors that a linear layout describes."""
@@ -233,3 +244,18 @@ def shifted(word, power):
     return gl.inline_asm_elementwise(
         "mul.lo.u32 $0, $1, $2;", "=r,r,r", [word, power], dtype=gl.uint32, is_pure=True, pack=1
     )
+
+
+@gluon.jit
+def finish_rows(y, factors_ptr, summands_ptr, m, M, EPILOGUE: gl.constexpr):
+    """``y`` [m, …] after the epilogue of its outputs ``m``; see ``_epilogue.py``."""
+    if EPILOGUE & 1:
+        factors = gl.load(factors_ptr + m, mask=m < M, other=0)
+        y *= factors.to(gl.float32)[:, None]
+    if EPILOGUE & 2:
+        summands = gl.load(summands_ptr + m, mask=m < M, other=0)
+        y += summands.to(gl.float32)[:, None]
+    if EPILOGUE & 4:
+        # Not a maximum: a NaN stays one.
+        y = gl.where(y < 0, 0.0, y)
+    return y

@@ -1,9 +1,10 @@
 """predictions.csv: one row per input, readable by any table program.
 
-Columns ``id, label, predicted, confidence, entropy, expected_entropy, mutual_information`` and one
-``prob_<class>`` per class. Numbers are the shortest text that reads back as the same float64;
-``label`` is empty if unknown, ``predicted`` where the prediction is not finite (its numbers are
-then ``nan``). Text stands as it is, quoted where needed; UTF-8, lines end with a line feed.
+Columns ``id, label, predicted, confidence, entropy, expected_entropy, mutual_information``, with a
+policy of abstention ``decision``, and one ``prob_<class>`` per class. Numbers are the shortest text
+that reads back as the same float64; ``label`` is empty if unknown, ``predicted`` where the
+prediction is not finite (its numbers are then ``nan``); ``decision`` is ``accept`` or ``abstain``.
+Text stands as it is, quoted where needed; UTF-8, lines end with a line feed.
 """
 
 import csv
@@ -11,9 +12,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from bayes_dc.report.evaluation import Evaluation
+from bayes_dc.report.selective import accepted_inputs
 
-NUMBERS = ("confidence", "entropy", "expected_entropy", "mutual_information")
+UNCERTAINTIES = ("entropy", "expected_entropy", "mutual_information")
+NUMBERS = ("confidence", *UNCERTAINTIES)
 COLUMNS = ("id", "label", "predicted", *NUMBERS)
+DECISION = "decision"
 
 
 def write_predictions(path: Path, evaluation: Evaluation) -> None:
@@ -23,9 +27,11 @@ def write_predictions(path: Path, evaluation: Evaluation) -> None:
         path: File to be made.
         evaluation: What was predicted.
     """
+    decision = [] if evaluation.policy is None else [DECISION]
     with path.open("w", encoding="utf-8", newline="") as file:
         writer = csv.writer(file, lineterminator="\n")
-        writer.writerow([*COLUMNS, *(f"prob_{name}" for name in evaluation.class_names)])
+        probs = [f"prob_{name}" for name in evaluation.class_names]
+        writer.writerow([*COLUMNS, *decision, *probs])
         writer.writerows(_rows(evaluation))
 
 
@@ -35,8 +41,10 @@ def _rows(evaluation: Evaluation) -> Iterator[list[object]]:
     finite = prediction.mean.isfinite().all(dim=1).tolist()
     predicted = prediction.predicted.tolist()
     columns = [getattr(prediction, name) for name in NUMBERS]
+    accepted = accepted_inputs(evaluation)
     for i, name in enumerate(evaluation.ids):
         label = "" if labels is None else names[int(labels[i])]
         best = names[predicted[i]] if finite[i] else ""
         numbers = [column[i].item() for column in columns]
-        yield [name, label, best, *numbers, *prediction.mean[i].tolist()]
+        decision = [] if accepted is None else ["accept" if accepted[i] else "abstain"]
+        yield [name, label, best, *numbers, *decision, *prediction.mean[i].tolist()]

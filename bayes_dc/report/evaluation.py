@@ -1,13 +1,15 @@
 """What was predicted about which inputs: everything that a report says is derived from this."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 
 import numpy as np
-import torch
 from torch import Tensor
 
+from bayes_dc.mc.convergence import ConvergenceRow
 from bayes_dc.mc.prediction import Prediction
+from bayes_dc.metrics.policy import Policy
+from bayes_dc.report.sections import OODSet, SeedRun, ShiftSweep, Temperature
 
 _COUNT = (
     "{name} must have one entry per input, {rows} here because prediction.mean is {shape}; "
@@ -18,11 +20,6 @@ _CLASSES = (
     "The network and the data have another number of classes: use the data it was trained on."
 )
 _UNIQUE = "class_names must differ from each other; got {name!r} twice. Rename one of the classes."
-_NOTHING = "no predictions to join; predict at least one batch."
-_RUNS = (
-    "predictions to be joined must come from one run; got {name} = {first!r} and {other!r}. "
-    "Predict all batches with the same T, seed and model."
-)
 
 
 class ReportError(ValueError):
@@ -62,6 +59,15 @@ class Evaluation:
         environment: Versions and hardware; goes into the report.
         warnings: What a reader must know, one sentence each.
         nonfinite_inputs: Inputs that hold NaN or infinite values, by position.
+        name: Name of the network, where others stand beside it.
+        energy: −logsumexp of the mean-weight network's logits ``[N]`` on the CPU, or None.
+        ood: Inputs of other kinds, predicted by the same network.
+        shift: What happens when the inputs change, or None.
+        convergence: Scores of the first passes, fewest first.
+        temperature: Recalibration that ``prediction`` went through, or None.
+        policy: Policy of abstention that was chosen on validation inputs, or None.
+        seeds: The same inputs with masks of other seeds.
+        compared: Other networks on the same inputs.
 
     Raises:
         ReportError: If lengths differ or class names repeat.
@@ -80,6 +86,15 @@ class Evaluation:
     environment: Mapping[str, object] | None = None
     warnings: Sequence[str] = ()
     nonfinite_inputs: Sequence[int] = ()
+    name: str = ""
+    energy: Tensor | None = None
+    ood: Sequence[OODSet] = ()
+    shift: ShiftSweep | None = None
+    convergence: Sequence[ConvergenceRow] = ()
+    temperature: Temperature | None = None
+    policy: Policy | None = None
+    seeds: Sequence[SeedRun] = ()
+    compared: Sequence["Named"] = ()
 
     def __post_init__(self) -> None:
         rows, classes = self.prediction.mean.shape
@@ -94,6 +109,7 @@ class Evaluation:
             "ids": self.ids,
             "labels": self.labels,
             "mean_network": self.mean_network,
+            "energy": self.energy,
         }
         for key, value in sized.items():
             if value is not None and len(value) != rows:
@@ -113,37 +129,14 @@ class Evaluation:
         return usable
 
 
-def join_predictions(parts: Sequence[Prediction]) -> Prediction:
-    """Join the predictions of consecutive batches, on the CPU.
+@dataclass(frozen=True)
+class Named:
+    """Another network and what it said about the same inputs.
 
-    Args:
-        parts: Predictions of one run, in the order of the inputs; samples are left out.
-
-    Returns:
-        One prediction; ``elapsed_seconds`` is the sum.
-
-    Raises:
-        ReportError: If there is nothing to join or the runs differ in T, seed, p_effective or
-            active dropout.
+    Attributes:
+        name: Name of the network, for people.
+        evaluation: Its predictions, in the order of the inputs.
     """
-    if not parts:
-        raise ReportError(_NOTHING)
-    for name in ("T", "seed", "p_effective", "dropout"):
-        values = [getattr(part, name) for part in parts]
-        for other in values[1:]:
-            if other != values[0]:
-                raise ReportError(_RUNS.format(name=name, first=values[0], other=other))
-    tensors = {
-        field.name: torch.cat([getattr(part, field.name).cpu() for part in parts])
-        for field in fields(Prediction)
-        if field.name != "samples" and isinstance(getattr(parts[0], field.name), Tensor)
-    }
-    return Prediction(
-        **tensors,
-        samples=None,
-        T=parts[0].T,
-        seed=parts[0].seed,
-        p_effective=parts[0].p_effective,
-        elapsed_seconds=sum(part.elapsed_seconds for part in parts),
-        dropout=parts[0].dropout,
-    )
+
+    name: str
+    evaluation: Evaluation

@@ -1,36 +1,74 @@
 """What the numbers mean, in sentences that a person can act on."""
 
+from dataclasses import dataclass
+
+from bayes_dc.report.classes import ClassRow
+from bayes_dc.report.derived import Derived
 from bayes_dc.report.evaluation import Evaluation
+from bayes_dc.report.findings_beyond import (
+    ood_action,
+    ood_finding,
+    policy_action,
+    shift_finding,
+)
 from bayes_dc.report.tables import Estimate, MetricRow, ReviewRow
 from bayes_dc.report.text import number, share
 
 _REVIEW_SHARE = 0.10
+_CLASS_INPUTS = 5  # a class of fewer inputs is not called the weakest
 
 
-def findings(evaluation: Evaluation, rows: list[MetricRow], review: list[ReviewRow]) -> list[str]:
+@dataclass(frozen=True)
+class Summary:
+    """The first page of a report.
+
+    Attributes:
+        knows: What the network knows, and how far its probabilities can be believed.
+        doubts: Where it does not know.
+        actions: What to do.
+    """
+
+    knows: list[str]
+    doubts: list[str]
+    actions: list[str]
+
+
+def findings(evaluation: Evaluation, derived: Derived) -> Summary:
     """State what the metrics say, and how sure that is.
 
     A difference is claimed only if its 95 % interval leaves 0 out.
 
     Args:
         evaluation: What was predicted.
-        rows: Metrics of this evaluation.
-        review: What checking the most uncertain inputs would bring.
+        derived: Tables of this evaluation.
 
     Returns:
         Sentences, the most useful first; empty if there are no metrics.
     """
-    by_key = {row.key: row for row in rows}
-    texts = []
-    if "accuracy" in by_key:
-        texts.append(_accuracy(by_key["accuracy"]))
-        texts.append(_calibration(by_key["overconfidence"].monte_carlo))
-        if by_key["nll"].difference is not None:
-            texts.append(_monte_carlo(by_key["nll"].difference, evaluation.prediction.T))
-    texts.extend(_review(row) for row in review if row.share == _REVIEW_SHARE and row.mistakes)
-    if "entropy" in by_key and by_key["entropy"].monte_carlo.value > 0:
-        texts.append(_split(by_key))
-    return texts
+    accuracy, gap, nll = (derived.row(key) for key in ("accuracy", "overconfidence", "nll"))
+    entropy = derived.row("entropy")
+    knows, doubts, actions = [], [], []
+    if accuracy is not None and gap is not None:
+        knows += [_accuracy(accuracy), _calibration(gap.monte_carlo)]
+        if gap.monte_carlo.interval.low > 0:
+            actions.append(_recalibrate(evaluation))
+    if nll is not None and nll.difference is not None and evaluation.prediction.T > 1:
+        knows.append(_monte_carlo(nll.difference, evaluation.prediction.T))
+    weakest = _weakest(derived.classes)
+    if weakest is not None:
+        doubts.append(_class(weakest))
+    if entropy is not None and entropy.monte_carlo.value > 0 and evaluation.prediction.T > 1:
+        doubts.append(_split(derived, entropy))
+    for other, rows in derived.ood:
+        if rows:
+            doubts.append(ood_finding(other, rows))
+            actions += ood_action(other, rows)
+    if evaluation.shift is not None:
+        doubts += shift_finding(evaluation.shift)
+    actions += [_review(r) for r in derived.review if r.share == _REVIEW_SHARE and r.mistakes]
+    if derived.abstention is not None:
+        actions.insert(0, policy_action(derived.abstention))
+    return Summary(knows, doubts, actions)
 
 
 def _accuracy(row: MetricRow) -> str:
@@ -47,7 +85,7 @@ def _calibration(gap: Estimate) -> str:
     if gap.interval.low > 0:
         return (
             f"It is overconfident: its confidence is on average {_points(gap.value)} above its "
-            "accuracy. Recalibrate it on data set aside before reading it as a probability."
+            "accuracy."
         )
     if gap.interval.high < 0:
         return (
@@ -55,6 +93,19 @@ def _calibration(gap: Estimate) -> str:
             "accuracy. Its ranking of inputs can be used; the confidence reads too low."
         )
     return "On average its confidence agrees with its accuracy, as far as these inputs can tell."
+
+
+def _recalibrate(evaluation: Evaluation) -> str:
+    """What to do about confidence that is too high."""
+    if evaluation.temperature is not None:
+        return (
+            "Confidence is too high although it was recalibrated: the validation inputs are not "
+            "like these. Calibrate again on inputs of this kind."
+        )
+    return (
+        "Recalibrate before reading confidence as a probability: scripts/calibrate.py fits a "
+        "temperature on the validation split."
+    )
 
 
 def _points(gap: float) -> str:
@@ -92,9 +143,25 @@ def _review(row: ReviewRow) -> str:
     )
 
 
-def _split(by_key: dict[str, MetricRow]) -> str:
+def _weakest(classes: list[ClassRow]) -> ClassRow | None:
+    """The class that is recognised least, if any of its inputs is mistaken."""
+    held = [row for row in classes if row.n >= _CLASS_INPUTS and row.mistaken]
+    return min(held, key=lambda row: row.recall, default=None)
+
+
+def _class(row: ClassRow) -> str:
+    """Which class it knows least."""
+    return (
+        f"Class {row.name} is recognised least: {share(row.recall)} of {row.n} inputs. It is most "
+        f"often taken for {row.mistaken_for} ({row.mistaken} times)."
+    )
+
+
+def _split(derived: Derived, entropy: MetricRow) -> str:
     """Where the uncertainty comes from."""
-    own = by_key["mutual_information"].monte_carlo.value / by_key["entropy"].monte_carlo.value
+    information = derived.row("mutual_information")
+    assert information is not None
+    own = information.monte_carlo.value / entropy.monte_carlo.value
     return (
         f"{share(own, 0)} of the uncertainty is attributed to the network's weights (mutual "
         "information), which more training data of the right kind can reduce; the rest to the "

@@ -1,56 +1,32 @@
-"""The pictures of a report, as PNG bytes; the only file that needs matplotlib.
+"""The pictures that every report has, as PNG bytes."""
 
-matplotlib is imported when the first plot is drawn, with Figure objects and the Agg canvas: no
-window, no global state, equal inputs give equal bytes.
-"""
-
-import io
 import math
-import warnings
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
 from torch import Tensor
 
 from bayes_dc.metrics import ReliabilityCurve
+from bayes_dc.report.canvas import (
+    LIGHT,
+    Options,
+    Theme,
+    legend,
+    new_figure,
+    style,
+    text_options,
+    to_png,
+)
 from bayes_dc.report.evaluation import ReportError
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-Options = dict[str, Any]
-
-DPI = 150
 HISTOGRAM_BINS = 40
 GRID_COLUMNS = 4
 
-_MISSING = "matplotlib is needed to draw plots and is not installed: pip install matplotlib"
 _NO_SAMPLES = "no samples: {what} needs at least one input; got none."
-
-
-class Theme(NamedTuple):
-    """Colours of a plot.
-
-    Attributes:
-        ink: Text and axes.
-        faint: Grid and reference lines.
-        paper: Background.
-        first: First data series (right, accuracy).
-        second: Second data series (wrong, gap).
-    """
-
-    ink: str
-    faint: str
-    paper: str
-    first: str
-    second: str
-
-
-# Blue and orange stay apart for every common colour vision.
-LIGHT = Theme("#1c2733", "#b6c0ca", "#ffffff", "#3573b9", "#d9731a")
-DARK = Theme("#e4e9ee", "#4d5a67", "#161d24", "#69a7e8", "#f0984b")
 
 
 def reliability_diagram(curve: ReliabilityCurve, theme: Theme = LIGHT) -> bytes:
@@ -63,7 +39,7 @@ def reliability_diagram(curve: ReliabilityCurve, theme: Theme = LIGHT) -> bytes:
     Returns:
         A PNG file.
     """
-    return _png(reliability_figure(curve, theme))
+    return to_png(reliability_figure(curve, theme))
 
 
 def reliability_figure(curve: ReliabilityCurve, theme: Theme = LIGHT) -> "Figure":
@@ -82,7 +58,7 @@ def reliability_figure(curve: ReliabilityCurve, theme: Theme = LIGHT) -> "Figure
     used = (curve.count > 0).nonzero().flatten()
     if len(used) == 0:
         raise ReportError(_NO_SAMPLES.format(what="a reliability diagram"))
-    figure = _figure(6.4, 6.4, theme)
+    figure = new_figure(6.4, 6.4, theme)
     top, below = figure.subplots(2, 1, sharex=True, height_ratios=[4, 1.1])
     edges = curve.edges.tolist()
     left = [edges[b] for b in used.tolist()]
@@ -97,16 +73,16 @@ def reliability_figure(curve: ReliabilityCurve, theme: Theme = LIGHT) -> "Figure
     top.plot(confidence, accuracy, linestyle="none", clip_on=False, label=label, **marker)
     top.vlines(confidence, accuracy, confidence, color=theme.second, linewidth=1.6, zorder=2)
     top.set(xlim=(0, 1), ylim=(0, 1), ylabel="accuracy")
-    _legend(figure, theme)
+    legend(figure, theme)
     below.bar(left, count, width, **bar)
     below.set(yscale="log", ylim=(0.6, 8 * max(count)), xlabel="confidence", ylabel="inputs")
     below.minorticks_off()
     above: Options = {"xytext": (0, 2), "textcoords": "offset points", "ha": "center"}
     for x, w, n in zip(left, width, count, strict=True):
-        size = _text(8 if n < 10_000 else 6)
+        size = text_options(8 if n < 10_000 else 6)
         below.annotate(f"{n}", (x + w / 2, n), color=theme.ink, **above, **size)
     for axes in (top, below):
-        _style(axes, theme)
+        style(axes, theme)
     return figure
 
 
@@ -128,7 +104,7 @@ def mutual_information_histogram(
     """
     if len(values) == 0:
         raise ReportError(_NO_SAMPLES.format(what="a histogram"))
-    figure = _figure(6.4, 4.0, theme)
+    figure = new_figure(6.4, 4.0, theme)
     axes = figure.subplots()
     top = values.max().item()
     bins = np.linspace(0, top if top > 1e-12 else 1.0, HISTOGRAM_BINS + 1)  # all may be 0
@@ -144,9 +120,9 @@ def mutual_information_histogram(
             axes.hist(data, histtype="stepfilled", alpha=0.25, linewidth=0, **options)
             axes.hist(data, histtype="step", linewidth=1.6, label=label, **options)
     axes.set(xlim=(0, bins[-1]), xlabel="mutual information, nats", ylabel="share of the group")
-    _legend(figure, theme)
-    _style(axes, theme)
-    return _png(figure)
+    legend(figure, theme)
+    style(axes, theme)
+    return to_png(figure)
 
 
 def image_grid(
@@ -174,8 +150,8 @@ def image_grid(
     if not indices:
         raise ReportError(_NO_SAMPLES.format(what="a grid of images"))
     rows = math.ceil(len(indices) / GRID_COLUMNS)
-    figure = _figure(6.8, 0.5 + 2.45 * rows, theme)
-    figure.suptitle(title, color=theme.ink, **_text(11))
+    figure = new_figure(6.8, 0.5 + 2.45 * rows, theme)
+    figure.suptitle(title, color=theme.ink, **text_options(11))
     cells = figure.subplots(rows, GRID_COLUMNS, squeeze=False).flatten()
     for axes in cells:
         axes.set_axis_off()
@@ -185,53 +161,7 @@ def image_grid(
         axes.imshow(colours, interpolation="nearest")
         text, loud = caption(index)
         colour = theme.second if loud else theme.ink
-        axes.text(0.5, -0.04, text, ha="center", va="top", color=colour, **_text(7.5)).set(
+        axes.text(0.5, -0.04, text, ha="center", va="top", color=colour, **text_options(7.5)).set(
             transform=axes.transAxes
         )
-    return _png(figure)
-
-
-def _figure(width: float, height: float, theme: Theme) -> "Figure":
-    """An empty figure on the Agg canvas."""
-    try:
-        from matplotlib.backends.backend_agg import FigureCanvasAgg
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise ImportError(_MISSING) from error
-    figure = Figure(figsize=(width, height), dpi=DPI, layout="constrained", facecolor=theme.paper)
-    FigureCanvasAgg(figure)
-    return figure
-
-
-def _text(size: float) -> Options:
-    """Font options; text is shown as it is, never read as mathematics."""
-    return {"fontsize": size, "parse_math": False}
-
-
-def _style(axes: "Axes", theme: Theme) -> None:
-    """Give axes the theme's colours and nothing more than needed."""
-    axes.set_facecolor(theme.paper)
-    axes.tick_params(colors=theme.ink, labelsize=9, length=3)
-    for label in (axes.xaxis.label, axes.yaxis.label):
-        label.set_color(theme.ink)
-        label.set_fontsize(10)
-    for side, spine in axes.spines.items():
-        spine.set_visible(side in ("left", "bottom"))
-        spine.set_color(theme.faint)
-
-
-def _legend(figure: "Figure", theme: Theme) -> None:
-    """Legend above the axes, where it hides no data."""
-    style: Options = {"frameon": False, "fontsize": 9, "labelcolor": theme.ink}
-    figure.legend(loc="outside upper center", ncols=3, columnspacing=1.2, **style)
-
-
-def _png(figure: "Figure") -> bytes:
-    """The figure as a PNG file without a date or version in it."""
-    buffer = io.BytesIO()
-    options: Options = {"facecolor": figure.get_facecolor(), "metadata": {"Software": None}}
-    with warnings.catch_warnings():
-        # A name in a script that the font lacks shows as boxes; the page has it in full.
-        warnings.filterwarnings("ignore", message="Glyph .* missing from font")
-        figure.savefig(buffer, format="png", **options)
-    return buffer.getvalue()
+    return to_png(figure)

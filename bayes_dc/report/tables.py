@@ -1,31 +1,16 @@
 """The numbers of a report: metrics with definition, range, direction, n and interval."""
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple
 
 from torch import Tensor
 
 from bayes_dc import metrics as m
-from bayes_dc.metrics import Interval
+from bayes_dc.report.estimate import Estimate
 from bayes_dc.report.evaluation import Evaluation
+from bayes_dc.report.specs import LABELLED, N_BINS, UNLABELLED, Section, Spec
 
-N_BINS = 15
 REVIEW_SHARES = (0.01, 0.05, 0.10, 0.20)
-
-
-@dataclass(frozen=True)
-class Estimate:
-    """A value and its bootstrap interval.
-
-    Attributes:
-        value: The metric on the evaluated inputs.
-        interval: Percentile bootstrap over inputs.
-    """
-
-    value: float
-    interval: Interval
 
 
 @dataclass(frozen=True)
@@ -42,8 +27,9 @@ class MetricRow:
         n: Number of inputs.
         monte_carlo: Of the mean over passes.
         mean_network: Of the mean-weight network in one pass, where it has such a number.
-        difference: Monte Carlo less mean-weight network, paired by input; None for ECE and where a
-            value is infinite.
+        difference: Monte Carlo less mean-weight network, paired by input; None where a value is
+            infinite.
+        section: Part of the report.
     """
 
     key: str
@@ -56,6 +42,7 @@ class MetricRow:
     monte_carlo: Estimate
     mean_network: Estimate | None
     difference: Estimate | None = None
+    section: Section = "uncertainty"
 
 
 @dataclass(frozen=True)
@@ -75,97 +62,6 @@ class ReviewRow:
     mistakes_found: int
     mistakes: int
     accuracy_of_rest: float
-
-
-class _Spec(NamedTuple):
-    """What a metric is, and its value per sample (None for ECE, which has none)."""
-
-    key: str
-    title: str
-    definition: str
-    range: str
-    direction: str
-    unit: str
-    per_sample: Callable[[Tensor, Tensor], Tensor] | None
-
-
-def _overconfidence(probs: Tensor, labels: Tensor) -> Tensor:
-    """Confidence less hit, per sample."""
-    return probs.double().amax(dim=1) - m.correct(probs, labels).double()
-
-
-_LABELLED = (
-    _Spec(
-        "accuracy",
-        "Accuracy",
-        "Share of inputs whose most probable class is the label.",
-        "0 … 1",
-        "higher",
-        "share",
-        m.correct,
-    ),
-    _Spec(
-        "nll",
-        "Negative log-likelihood",
-        "Mean of −log of the probability given to the label. Nothing is clipped: "
-        "a label given probability 0 makes it infinite.",
-        "0 … ∞",
-        "lower",
-        "nats",
-        m.nll_per_sample,
-    ),
-    _Spec(
-        "brier",
-        "Brier score",
-        "Mean squared distance between the class probabilities and the one-hot label, "
-        "summed over classes.",
-        "0 … 2",
-        "lower",
-        "",
-        m.brier_per_sample,
-    ),
-    _Spec(
-        "ece",
-        "Expected calibration error",
-        f"Mean gap between accuracy and mean confidence over {N_BINS} equal-width bins of the "
-        "confidence in the predicted class, weighted by how many inputs a bin holds. Even a "
-        "perfect network scores above 0 on few inputs, and the interval leans upwards.",
-        "0 … 1",
-        "lower",
-        "share",
-        None,
-    ),
-    _Spec(
-        "overconfidence",
-        "Overconfidence",
-        "Mean confidence in the predicted class less accuracy. Above 0 the network claims more "
-        "than it delivers, below 0 less.",
-        "−1 … 1",
-        "zero",
-        "share",
-        _overconfidence,
-    ),
-)
-
-_UNLABELLED = (
-    (
-        "entropy",
-        "Mean predictive entropy",
-        "Total uncertainty: Shannon entropy of the class probabilities averaged over passes.",
-    ),
-    (
-        "expected_entropy",
-        "Mean expected entropy",
-        "Uncertainty that lies in the data: entropy of each pass, averaged over passes. "
-        "More training data of this kind does not remove it.",
-    ),
-    (
-        "mutual_information",
-        "Mean mutual information",
-        "Uncertainty of the network: predictive less expected entropy. High where the passes "
-        "disagree, as on inputs unlike the training data; reads low by about 1/T of its value.",
-    ),
-)
 
 
 def metric_rows(evaluation: Evaluation) -> list[MetricRow]:
@@ -188,39 +84,80 @@ def metric_rows(evaluation: Evaluation) -> list[MetricRow]:
     rows = []
     if evaluation.labels is not None:
         labels = evaluation.labels[use]
-        rows = [_labelled_row(spec, probs, mean_network, labels) for spec in _LABELLED]
+        rows = [_labelled_row(spec, probs, mean_network, labels) for spec in LABELLED]
     top = f"0 … {math.log(len(evaluation.class_names)):.3f}"
-    for key, title, definition in _UNLABELLED:
+    for key, title, definition in UNLABELLED:
         ours = _mean(getattr(evaluation.prediction, key)[use])
         theirs = None
         if key == "entropy" and mean_network is not None:
             theirs = _mean(m.entropy(mean_network))
-        rows.append(MetricRow(key, title, definition, top, "none", "nats", n, ours, theirs))
+        row = MetricRow(key, title, definition, top, "none", "nats", n, ours, theirs)
+        rows.append(row)
     return rows
 
 
 def _labelled_row(
-    spec: _Spec, probs: Tensor, mean_network: Tensor | None, labels: Tensor
+    spec: Spec, probs: Tensor, mean_network: Tensor | None, labels: Tensor
 ) -> MetricRow:
     """Compute one metric for both predictions, and their difference."""
-    difference = None
-    if spec.per_sample is None:
-        ours = _ece(probs, labels)
-        theirs = None if mean_network is None else _ece(mean_network, labels)
-    else:
-        values = spec.per_sample(probs, labels).double()
-        ours, theirs = _mean(values), None
-        if mean_network is not None:
-            others = spec.per_sample(mean_network, labels).double()
-            theirs = _mean(others)
-            if (values - others).isfinite().all():
-                difference = _mean(values - others)
-    return MetricRow(*spec[:-1], len(labels), ours, theirs, difference)
+    ours, theirs, difference = estimate(spec, probs, labels), None, None
+    if mean_network is not None:
+        theirs = estimate(spec, mean_network, labels)
+        difference = change(spec, mean_network, probs, labels)
+    return MetricRow(
+        key=spec.key,
+        title=spec.title,
+        definition=spec.definition,
+        range=spec.range,
+        direction=spec.direction,
+        unit=spec.unit,
+        n=len(labels),
+        monte_carlo=ours,
+        mean_network=theirs,
+        difference=difference,
+        section=spec.section,
+    )
 
 
-def _ece(probs: Tensor, labels: Tensor) -> Estimate:
-    """Expected calibration error with its interval."""
-    return Estimate(m.ece(probs, labels, N_BINS).item(), m.bootstrap_ece(probs, labels, N_BINS))
+def estimate(spec: Spec, probs: Tensor, labels: Tensor) -> Estimate:
+    """Compute a metric with its interval.
+
+    Args:
+        spec: The metric.
+        probs: Class probabilities ``[n, C]``.
+        labels: Class numbers ``[n]``.
+
+    Returns:
+        Value and 95 % percentile bootstrap interval.
+    """
+    if spec.per_sample is not None:
+        return _mean(spec.per_sample(probs, labels).double())
+    assert spec.metric is not None
+    pair = spec.arguments(probs, labels)
+    value = spec.metric(*pair, **spec.options).item()
+    return Estimate(value, m.bootstrap_metric(spec.metric, *pair, **spec.options))
+
+
+def change(spec: Spec, before: Tensor, after: Tensor, labels: Tensor) -> Estimate | None:
+    """Compute by how much a metric differs between two networks on the same inputs.
+
+    Args:
+        spec: The metric.
+        before: Class probabilities of the first network ``[n, C]``.
+        after: Class probabilities of the second network ``[n, C]``.
+        labels: Class numbers ``[n]``.
+
+    Returns:
+        Second less first, with the interval of the paired bootstrap; None where a loss is infinite.
+    """
+    if spec.per_sample is not None:
+        gap = spec.per_sample(after, labels).double() - spec.per_sample(before, labels).double()
+        return _mean(gap) if gap.isfinite().all() else None
+    assert spec.metric is not None
+    first, second = (spec.arguments(p, labels) for p in (before, after))
+    values = [spec.metric(*pair, **spec.options).item() for pair in (first, second)]
+    interval = m.bootstrap_difference(spec.metric, first, second, **spec.options)
+    return Estimate(values[1] - values[0], interval)
 
 
 def _mean(values: Tensor) -> Estimate:

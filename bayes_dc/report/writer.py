@@ -4,23 +4,18 @@ import json
 from datetime import UTC, datetime
 from pathlib import Path
 
-from bayes_dc.report import plots, ranking
+from bayes_dc.report.charts import CHARTS, GRIDS, draw_charts, draw_grids
 from bayes_dc.report.csv_table import write_predictions
+from bayes_dc.report.derived import derive
 from bayes_dc.report.document import build_document
 from bayes_dc.report.evaluation import Evaluation
 from bayes_dc.report.files import check_target, staged_folder
 from bayes_dc.report.html import render_html
-from bayes_dc.report.tables import reliability
-from bayes_dc.report.text import number, short
 
 HTML = "report.html"
 JSON = "report.json"
 CSV = "predictions.csv"
-RELIABILITY = "reliability.png"
-MUTUAL_INFORMATION = "mutual_information.png"
-MOST_CERTAIN = "most_certain.png"
-LEAST_CERTAIN = "least_certain.png"
-FILES = (HTML, JSON, CSV, RELIABILITY, MUTUAL_INFORMATION, MOST_CERTAIN, LEAST_CERTAIN)
+FILES = (HTML, JSON, CSV, *(f"{name}.png" for name in (*CHARTS, *GRIDS)))
 """Every file that a report may consist of."""
 
 
@@ -58,57 +53,17 @@ def write_report(
     Returns:
         The path of report.html.
     """
-    document = build_document(evaluation, created or datetime.now(UTC))
-    charts, pictures = _draw(evaluation)
-    page = render_html(document, charts, evaluation.image)
+    derived = derive(evaluation)
+    document = build_document(evaluation, derived, created or datetime.now(UTC))
+    charts = draw_charts(evaluation, derived)
+    pictures = {name: light for name, (light, _) in charts.items()} | draw_grids(evaluation)
+    others = [other.image for other in evaluation.ood]
+    page = render_html(document, charts, evaluation.image, others)
     with staged_folder(out, FILES, overwrite=overwrite) as folder:
         write_predictions(folder / CSV, evaluation)
         text = json.dumps(document, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
         (folder / JSON).write_text(text, encoding="utf-8")
         (folder / HTML).write_text(page, encoding="utf-8")
         for name, png in pictures.items():
-            (folder / name).write_bytes(png)
+            (folder / f"{name}.png").write_bytes(png)
     return out / HTML
-
-
-def _draw(evaluation: Evaluation) -> tuple[dict[str, tuple[bytes, bytes]], dict[str, bytes]]:
-    """Draw the charts for the page, light and dark, and all plot files."""
-    charts: dict[str, tuple[bytes, bytes]] = {}
-    pictures: dict[str, bytes] = {}
-    use = evaluation.usable
-    if not use.any():
-        return charts, pictures
-    themes = (plots.LIGHT, plots.DARK)
-    curve = reliability(evaluation)
-    if curve is not None:
-        light, dark = (plots.reliability_diagram(curve, theme) for theme in themes)
-        charts["reliability"] = (light, dark)
-        pictures[RELIABILITY] = light
-    values, wrong = evaluation.prediction.mutual_information[use], None
-    if evaluation.labels is not None:
-        wrong = (evaluation.prediction.predicted != evaluation.labels)[use]
-    light, dark = (plots.mutual_information_histogram(values, wrong, theme) for theme in themes)
-    charts["mutual_information"] = (light, dark)
-    pictures[MUTUAL_INFORMATION] = light
-    for name, title, indices in (
-        (MOST_CERTAIN, "Most certain: lowest entropy", ranking.most_certain(evaluation)),
-        (LEAST_CERTAIN, "Least certain: highest entropy", ranking.least_certain(evaluation)),
-    ):
-        pictures[name] = plots.image_grid(
-            indices, evaluation.image, lambda i: _caption(evaluation, i), title
-        )
-    return charts, pictures
-
-
-def _caption(evaluation: Evaluation, index: int) -> tuple[str, bool]:
-    """Text under a picture, and whether the prediction is wrong."""
-    prediction, names = evaluation.prediction, evaluation.class_names
-    predicted = int(prediction.predicted[index])
-    text, wrong = f"predicted {short(names[predicted], 14)}", False
-    if evaluation.labels is not None:
-        label = int(evaluation.labels[index])
-        wrong = label != predicted
-        text += f"\nlabel {short(names[label], 16)}{' – wrong' if wrong else ''}"
-    confidence = number(prediction.confidence[index].item(), 3)
-    mi = number(prediction.mutual_information[index].item(), 3)
-    return f"{short(evaluation.ids[index])}\n{text}\nconfidence {confidence}\nMI {mi} nats", wrong

@@ -4,6 +4,8 @@
     meta.json           what the weights are (meta.py), with the SHA-256 of the other files
     train_state.pt      what training needs to go on, tensors and plain values; may be left out
 
+``calibration.json`` may be added afterwards (calibration.py); saving a checkpoint removes it.
+
 Only these names are ever opened, whatever ``meta.json`` says. Nothing is unpickled beyond torch's
 ``weights_only`` set.
 """
@@ -29,8 +31,9 @@ from bayes_dc.train.settings import ModelConfig
 MODEL_FILE = "model.safetensors"
 META_FILE = "meta.json"
 STATE_FILE = "train_state.pt"
-FILES = (MODEL_FILE, META_FILE, STATE_FILE)
-"""Every file that a checkpoint may consist of."""
+CALIBRATION_FILE = "calibration.json"
+FILES = (MODEL_FILE, META_FILE, STATE_FILE, CALIBRATION_FILE, f"{CALIBRATION_FILE}.tmp")
+"""Every file that the folder of a checkpoint may hold; the last is what a kill leaves."""
 
 
 def save_checkpoint(

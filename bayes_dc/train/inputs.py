@@ -9,7 +9,6 @@ from typing import TypeVar
 
 import numpy as np
 import torch
-from PIL import Image
 from torch import Tensor
 
 from bayes_dc.datasets import (
@@ -20,7 +19,6 @@ from bayes_dc.datasets import (
     Split,
     load_dataset,
     load_test_split,
-    read_image,
 )
 from bayes_dc.datasets.split import to_float
 from bayes_dc.train.errors import CheckpointError
@@ -47,7 +45,6 @@ _SHAPE = (
 _OTHER_CLASSES = (
     "The classes of {name} ({got}) are not those of the network ({want}): labels are not used."
 )
-_CHANNELS = "--images: the network takes {channels} channels; images have 1 (grey) or 3 (RGB)."
 
 
 @dataclass(frozen=True)
@@ -142,7 +139,7 @@ def load_inputs(
     """
     trained_on = settings_of(DataConfig, "data", meta)
     name = data or trained_on.name
-    found = _open(trained_on, name, root, split, meta)
+    found = open_split(trained_on, name, root, split, meta)
     if len(found.class_names) != len(meta.class_names):
         raise DatasetError(
             _CLASSES.format(
@@ -167,7 +164,7 @@ def load_inputs(
     same = found.class_names == meta.class_names
     got, want = ", ".join(found.class_names), ", ".join(meta.class_names)
     return Inputs(
-        ids=_names(found, count),
+        ids=names_of(found, count),
         labels=found.labels[:count] if same else None,
         batch=found.batch,
         image=found.image,
@@ -175,91 +172,10 @@ def load_inputs(
             "name": name,
             "split": split,
             "inputs in the split": len(found),
-            "sha256": _digest(found, count),
+            "sha256": digest_of(found, count),
         },
         notes=() if same else (_OTHER_CLASSES.format(name=name, got=got, want=want),),
-        from_pixels=_scale(meta),
-    )
-
-
-def load_other(
-    meta: CheckpointMeta, data: DatasetName, *, root: str | None = None, limit: int | None = None
-) -> Inputs:
-    """Open the test split of a set that the network was not trained for, in the network's shape.
-
-    Pictures of another size or number of channels are resized (antialiased bilinear, without
-    keeping the aspect ratio) and turned into grey or RGB, which ``describe`` says.
-
-    Args:
-        meta: What the checkpoint says about itself.
-        data: Data set.
-        root: Folder of its files; None: that of training.
-        limit: Only the first inputs; None: all.
-
-    Returns:
-        The inputs, without labels.
-    """
-    trained_on = settings_of(DataConfig, "data", meta)
-    found = _open(trained_on, data, root, "test", meta, scale=False)
-    channels, height, width = meta.input_shape
-    count = min(len(found), limit or len(found))
-    first = found.image(0).shape
-    kind = "grey" if channels == 1 else "RGB"
-    pixels = np.stack([_fitted(found.image(i), channels, height, width) for i in range(count)])
-    conversion: dict[str, object] = {}
-    if first != pixels.shape[1:]:
-        conversion["conversion"] = f"{kind}, resized to {width} × {height} pixels"
-    scale = _scale(meta)
-    return Inputs(
-        ids=_names(found, count),
-        labels=None,
-        batch=lambda positions, device: scale(pixels[positions.numpy()], device),
-        image=pixels.__getitem__,
-        describe={
-            "name": data,
-            "split": "test",
-            "inputs in the split": len(found),
-            **conversion,
-            "sha256": _digest(found, count),
-        },
-        from_pixels=scale,
-    )
-
-
-def load_images(meta: CheckpointMeta, files: Sequence[Path]) -> Inputs:
-    """Read image files in the shape that the network was trained on.
-
-    Args:
-        meta: What the checkpoint says about itself.
-        files: Image files.
-
-    Returns:
-        The inputs, without labels, named by their files.
-
-    Raises:
-        DatasetError: If a file cannot be read or the network takes no images.
-    """
-    channels, height, width = meta.input_shape
-    if channels not in (1, 3):
-        raise DatasetError(_CHANNELS.format(channels=channels))
-    digest = hashlib.sha256()
-    pictures = []
-    for file in files:
-        pictures.append(read_image(file, channels, height, width))
-        digest.update(file.read_bytes())
-    pixels = np.stack(pictures)
-    kind, scale = "grey" if channels == 1 else "RGB", _scale(meta)
-    return Inputs(
-        ids=tuple(map(readable, files)),
-        labels=None,
-        batch=lambda positions, device: scale(pixels[positions.numpy()], device),
-        image=pixels.__getitem__,
-        describe={
-            "name": f"{len(files)} image files",
-            "conversion": f"turned upright, {kind}, resized to {width} × {height} pixels",
-            "sha256": digest.hexdigest(),
-        },
-        from_pixels=scale,
+        from_pixels=scale_of(meta),
     )
 
 
@@ -275,7 +191,7 @@ def readable(file: Path) -> str:
     return os.fsencode(file).decode("utf-8", "backslashreplace")
 
 
-def _open(
+def open_split(
     trained_on: DataConfig,
     name: DatasetName,
     root: str | None,
@@ -284,7 +200,22 @@ def _open(
     *,
     scale: bool = True,
 ) -> Split:
-    """A split, with the constants of the network; without ``scale`` with those of the set."""
+    """Open a split of any data set.
+
+    Args:
+        trained_on: Settings of the data that the network was trained on.
+        name: Data set.
+        root: Folder of its files; None: that of training.
+        split: ``"test"``, ``"validation"`` or ``"train"``.
+        meta: What the checkpoint says about itself.
+        scale: Whether batches have the constants of the network, or those of the set.
+
+    Returns:
+        The split.
+
+    Raises:
+        DatasetError: If there is no such split.
+    """
     settings = trained_on
     if name != trained_on.name:
         size = meta.input_shape[1] if name == "imagefolder" else None
@@ -301,8 +232,15 @@ def _open(
     return found
 
 
-def _scale(meta: CheckpointMeta) -> Callable[[np.ndarray, torch.device], Tensor]:
-    """Pixels [b, H, W, C] to floats [b, C, H, W], as in training."""
+def scale_of(meta: CheckpointMeta) -> Callable[[np.ndarray, torch.device], Tensor]:
+    """Return what turns pixels into inputs, as in training.
+
+    Args:
+        meta: What the checkpoint says about itself.
+
+    Returns:
+        Takes uint8 ``[b, H, W, C]`` and a device, gives float32 ``[b, C, H, W]`` there.
+    """
 
     def scale(pixels: np.ndarray, device: torch.device) -> Tensor:
         channels_first = torch.from_numpy(np.ascontiguousarray(pixels.transpose(0, 3, 1, 2)))
@@ -311,27 +249,32 @@ def _scale(meta: CheckpointMeta) -> Callable[[np.ndarray, torch.device], Tensor]
     return scale
 
 
-def _fitted(pixels: np.ndarray, channels: int, height: int, width: int) -> np.ndarray:
-    """A picture in another shape."""
-    if pixels.shape == (height, width, channels):
-        return pixels
-    picture = Image.fromarray(pixels.squeeze(2) if pixels.shape[2] == 1 else pixels)
-    picture = picture.convert("L" if channels == 1 else "RGB")
-    if picture.size != (width, height):
-        picture = picture.resize((width, height), Image.Resampling.BILINEAR)
-    return np.asarray(picture).reshape(height, width, channels)
+def names_of(split: Split, count: int) -> tuple[str, ...]:
+    """Return positions in the split, or the paths of its files.
 
+    Args:
+        split: Split.
+        count: Only the first.
 
-def _names(split: Split, count: int) -> tuple[str, ...]:
-    """Positions in the split, or the paths of its files."""
+    Returns:
+        One name for each input.
+    """
     files: Sequence[Path] | None = getattr(split, "files", None)  # a folder's split
     if files is not None:
         return tuple(readable(file) for file in files[:count])
     return tuple(map(str, range(count)))
 
 
-def _digest(split: Split, count: int) -> str:
-    """SHA-256 of the labels and pictures that are evaluated."""
+def digest_of(split: Split, count: int) -> str:
+    """Return the SHA-256 of the labels and pictures that are evaluated.
+
+    Args:
+        split: Split.
+        count: Only the first.
+
+    Returns:
+        The checksum in hexadecimal.
+    """
     digest = hashlib.sha256(split.labels[:count].numpy().astype("<i8").tobytes())
     for i in range(count):
         digest.update(np.ascontiguousarray(split.image(i)).tobytes())

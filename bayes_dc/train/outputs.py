@@ -2,9 +2,8 @@
 
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
@@ -46,7 +45,8 @@ def predict_inputs(
     batch_size: int,
     device: torch.device,
     keep_samples: bool = False,
-    temperature: float = 1.0,
+    adjust: Callable[[Prediction], Prediction] | None = None,
+    watch: Callable[[Prediction, Tensor], None] | None = None,
     plain: bool = False,
     predict: Predict | None = None,
 ) -> Outputs:
@@ -60,8 +60,10 @@ def predict_inputs(
         batch_size: Inputs per call; changes speed and memory, not results.
         device: Where to compute.
         keep_samples: Also return the probabilities of every pass, ``[T, N, C]`` float64.
-        temperature: Every pass's logits are divided by it; those of the mean-weight network are
-            left alone.
+        adjust: Changes the prediction of a batch, which holds the samples, such as
+            ``CalibrationState.temper``; the mean-weight network is left alone.
+        watch: Is given every (adjusted) prediction, with its samples, and the positions of its
+            inputs.
         plain: The network draws no masks: one pass stands for all, and is no draw.
         predict: What predicts a batch, with the arguments of ``predict_with_uncertainty``; None:
             that.
@@ -73,6 +75,7 @@ def predict_inputs(
         CheckpointError: If the network cannot be predicted with.
     """
     run = predict or predict_with_uncertainty
+    samples = keep_samples or adjust is not None or watch is not None
     model.eval()
     parts: list[Prediction] = []
     means: list[Tensor] = []
@@ -86,23 +89,20 @@ def predict_inputs(
         _wait(device)
         start = time.perf_counter()
         try:
-            with _tempered(model, temperature):
-                if plain:
-                    part = _one_pass(model, x)
-                else:
-                    part = run(
-                        model,
-                        x,
-                        T,
-                        seed=seed,
-                        sample_ids=positions.to(device),
-                        return_samples=keep_samples,
-                    )
+            if plain:
+                part = _one_pass(model, x)
+            else:
+                ids = positions.to(device)
+                part = run(model, x, T, seed=seed, sample_ids=ids, return_samples=samples)
+            part = part if adjust is None else adjust(part)
         except ValueError as error:
             raise CheckpointError(f"the checkpoint cannot be predicted with: {error}") from error
         _wait(device)
         seconds += time.perf_counter() - start
-        parts.append(join_predictions([part]))  # on the CPU: device memory does not grow
+        part = join_predictions([part])  # on the CPU: device memory does not grow
+        if watch is not None:
+            watch(part, positions)
+        parts.append(part if keep_samples else replace(part, samples=None))
         with torch.inference_mode():
             logits = model(x).double()
         means.append(logits.softmax(dim=1).cpu())
@@ -134,19 +134,6 @@ def _one_pass(model: nn.Module, x: Tensor) -> Prediction:
         p_effective={},
         elapsed_seconds=0.0,
     )
-
-
-@contextmanager
-def _tempered(model: nn.Module, temperature: float) -> Iterator[None]:
-    """Divide what the model returns; a hook leaves names and numbers of its layers alone."""
-    if temperature == 1:
-        yield
-        return
-    handle = model.register_forward_hook(lambda _module, _arguments, out: out / temperature)
-    try:
-        yield
-    finally:
-        handle.remove()
 
 
 def _progress(batches: Sequence[Tensor], total: int) -> Iterable[Tensor]:

@@ -9,6 +9,7 @@ import yaml
 from benchmarks import (
     baselines,
     conv,
+    engine,
     gates,
     gaussian,
     groups,
@@ -24,6 +25,7 @@ from benchmarks import (
 )
 from benchmarks.cases import DENSE, OURS, Case, Sizes
 
+LENET = engine.KINDS["lenet5"]
 ROW = {"M": 8, "N": 6, "K": 5}
 TINY = {
     "rows": [row_masks.Shape(**ROW, p=(0.5, 0.25), copies=True, compiled=True)],
@@ -35,6 +37,7 @@ TINY = {
     ],
     "memory": [row_masks.Shape(**ROW)],
     "conv": [conv.Shape(B=2, C=4, N=6, size=5, copies=True)],
+    "engine": [engine.Shape(B=2, T=3, model="lenet5", dtypes=("float32",), compiled=True)],
     "train": [training.Shape(B=2, size=8, recipe="cifar10_resnet18.yaml")],
 }
 NAMES = {
@@ -59,6 +62,12 @@ NAMES = {
     },
     "memory": {OURS},
     "conv": {DENSE, OURS, conv.GROUPED, conv.UNFOLDED},
+    "engine": {
+        *(engine.ours(path, kind) for path in ("engine", "folded") for kind in LENET),
+        engine.LOOP,
+        engine.FREE,
+        engine.FREE_COMPILED,
+    },
     "train": {training.PLAIN, training.CONVOLUTIONS, training.RECIPE},
 }
 

@@ -1,7 +1,6 @@
 """Recipes: what is run, that a stopped program goes on, and what the table holds."""
 
 import json
-from concurrent.futures import Future
 
 import numpy as np
 import pytest
@@ -10,29 +9,8 @@ from bayes_dc.train import TrainingError
 from benchmarks import recipe_runs, recipes
 
 
-class Inline:
-    """An executor that works at once, in this process."""
-
-    def __init__(self, *arguments):
-        pass
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *exception):
-        return False
-
-    def submit(self, function, *arguments):
-        future = Future()
-        try:
-            future.set_result(function(*arguments))
-        except Exception as error:
-            future.set_exception(error)
-        return future
-
-
 @pytest.fixture
-def command(tmp_path, monkeypatch, capsys):
+def command(tmp_path, monkeypatch, capsys, inline):
     """Return a function that runs a recipe on 40 small images and gives what it prints."""
     rng = np.random.default_rng(0)
     labels = np.arange(40) % 10
@@ -41,7 +19,7 @@ def command(tmp_path, monkeypatch, capsys):
     names = ("x_train", "y_train", "x_test", "y_test")
     arrays = (images[:30], labels[:30], images[30:], labels[30:])
     np.savez(tmp_path / "images.npz", **dict(zip(names, arrays, strict=True)))
-    monkeypatch.setattr(recipe_runs, "ProcessPoolExecutor", Inline)
+    monkeypatch.setattr(recipe_runs, "ProcessPoolExecutor", inline)
     monkeypatch.setattr(recipe_runs.torch, "set_num_threads", lambda count: None)
     changes = [
         f"data={{name: npz, root: {tmp_path / 'images.npz'}}}",

@@ -187,7 +187,7 @@ def test_in_place_before_the_first_draw_keeps_the_prefix(x):
 
     model = network(nn.Dropout(0.5, inplace=True))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("bayes_dc.mc.predict.FoldedPasses", Watched)
+        patch.setattr("bayes_dc.mc.folded.FoldedPasses", Watched)
         got = predict_with_uncertainty(model, x.round(), T=6, chunk=2, return_samples=True)
     assert seen == [True] * 3
     assert torch.equal(got.samples, by_hand(model.eval(), x.round(), T=6))

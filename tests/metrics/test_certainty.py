@@ -8,7 +8,12 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bayes_dc.metrics import certainty_curves
+from bayes_dc.metrics import (
+    bootstrap_interval,
+    bootstrap_metric,
+    certainty_area,
+    certainty_curves,
+)
 
 
 def test_the_example_of_the_source():
@@ -59,6 +64,24 @@ def test_areas_are_means_of_trapezoids():
     curves = certainty_curves(u, correct, classes=2, thresholds=[0.25, 0.5, 0.75, 1.0])
     assert curves.ua.tolist() == [0, 1, 1, 1]
     assert curves.areas() == {"r_cc": 1, "r_iu": 1, "ua": pytest.approx(2.5 / 3)}
+
+
+@pytest.mark.parametrize("normalisation", ["log_classes", "test_set"])
+@pytest.mark.parametrize("of", ["r_cc", "r_iu", "ua"])
+def test_an_interval_is_that_of_the_area_of_every_resample(of, normalisation):
+    generator = torch.Generator().manual_seed(0)
+    u = torch.randint(9, (25,), generator=generator).double() / 8
+    right = torch.rand(25, generator=generator) < 0.7
+    options = {"classes": 3, "normalisation": normalisation}
+
+    def areas(index):
+        return torch.stack([certainty_area(u[i], right[i], of=of, **options) for i in index])
+
+    want = bootstrap_interval(areas, 25, resamples=40, seed=3)
+    got = bootstrap_metric(certainty_area, u, right, resamples=40, seed=3, of=of, **options)
+    assert got == want
+    curves = certainty_curves(u, right, **options)
+    assert certainty_area(u, right, of=of, **options).item() == curves.areas()[of]
 
 
 def test_perfect_and_useless_uncertainty():
@@ -133,6 +156,11 @@ def test_arguments(change, error, text):
     assert text in str(caught.value)
 
 
+def test_the_curve_of_an_area_must_be_known():
+    with pytest.raises(ValueError, match=r"of must be one of \(.*\), the curve whose .* 'nll'\."):
+        certainty_area(torch.ones(3), torch.ones(3).bool(), classes=3, of="nll")
+
+
 def test_classes_of_numpy():
     """As the numbers of passes are taken."""
     u, right = torch.rand(9), torch.ones(9).bool()
@@ -146,7 +174,7 @@ def test_what_is_below_0_is_said():
     with pytest.warns(UserWarning, match="are below 0") as told:
         certainty_curves(u, right, classes=3)
     assert str(told[0].message) == (
-        "2 of 4 uncertainties are below 0 (index 2: -0.25), so they count as certain at every "
+        "2 of 4 uncertainties are below 0 (the least is -1), so they count as certain at every "
         "threshold. Only mutual_information_jackknife may be so, by chance; for a score such as "
         "log p of the predicted class change the sign and pass normalisation='test_set'."
     )

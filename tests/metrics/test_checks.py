@@ -249,6 +249,8 @@ def test_measures_of_passes_refuse_other_shapes(measure):
 def test_every_metric_says_its_range_and_direction():
     for name in m.__all__:
         one = getattr(m, name)
+        if not inspect.isfunction(one):
+            continue
         parameters = list(inspect.signature(one).parameters)[:2]
         if parameters in (
             ["probs", "labels"],

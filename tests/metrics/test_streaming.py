@@ -11,10 +11,16 @@ from hypothesis import strategies as st
 from bayes_dc import metrics as m
 from bayes_dc.metrics import Streaming
 
-OPTIONS = {m.coverage_at_risk: {"risk": 0.3}, m.risk_at_coverage: {"coverage": 0.7}}
+OPTIONS = {
+    m.coverage_at_risk: {"risk": 0.3},
+    m.risk_at_coverage: {"coverage": 0.7},
+    m.certainty_curves: {"classes": 3, "normalisation": "test_set"},
+    m.certainty_area: {"classes": 3, "of": "r_cc"},
+}
 LABELLED = [
     m.accuracy,
     m.nll,
+    m.nll_from_logits,
     m.brier,
     m.ece,
     m.mce,
@@ -29,8 +35,15 @@ LABELLED = [
     m.brier_uncertainty,
 ]
 RANKED = [m.risk_coverage_curve, m.aurc, m.excess_aurc, m.coverage_at_risk, m.risk_at_coverage]
+CERTAINTY = [m.certainty_curves, m.certainty_area]
 OOD = [m.auroc, m.aupr_in, m.aupr_out, m.fpr_at_tpr]
-CURVES = [m.reliability_curve, m.brier_decomposition, m.risk_coverage_curve]
+CURVES = [
+    m.reliability_curve,
+    m.brier_decomposition,
+    m.risk_coverage_curve,
+    m.certainty_curves,
+]
+ALL = LABELLED + RANKED + CERTAINTY + OOD
 
 
 def inputs(metric, rows, seed):
@@ -41,6 +54,8 @@ def inputs(metric, rows, seed):
         return probs, torch.randint(3, (rows,), generator=generator)
     if metric in RANKED:
         return m.entropy(probs), torch.rand(rows, generator=generator)
+    if metric in CERTAINTY:
+        return m.entropy(probs), torch.rand(rows, generator=generator) < 0.6
     return probs[:, 0], probs[:, 1] ** 2
 
 
@@ -48,11 +63,13 @@ def assert_equal_bits(got, want):
     if dataclasses.is_dataclass(want):
         for field in dataclasses.fields(want):
             assert_equal_bits(getattr(got, field.name), getattr(want, field.name))
+    elif isinstance(want, str):
+        assert got == want
     else:
         torch.testing.assert_close(got, want, rtol=0, atol=0, equal_nan=True)
 
 
-@pytest.mark.parametrize("metric", LABELLED + RANKED + OOD, ids=lambda f: f.__name__)
+@pytest.mark.parametrize("metric", ALL, ids=lambda f: f.__name__)
 @settings(max_examples=15, deadline=None)
 @given(st.integers(30, 70), st.lists(st.integers(0, 70), max_size=6), st.integers(0, 2**32))
 def test_any_batching_gives_the_bits_of_one_call(metric, rows, cuts, seed):
@@ -99,9 +116,7 @@ def test_ood_scores_may_come_one_data_set_after_the_other():
     assert stream.compute().item() == 1.0
 
 
-@pytest.mark.parametrize(
-    "metric", [f for f in LABELLED + RANKED + OOD if f not in CURVES], ids=lambda f: f.__name__
-)
+@pytest.mark.parametrize("metric", [f for f in ALL if f not in CURVES], ids=lambda f: f.__name__)
 def test_intervals_of_streams_equal_those_of_one_call(metric):
     first, second = inputs(metric, 40, seed=1)
     options = OPTIONS.get(metric, {})
@@ -179,6 +194,16 @@ def test_metrics_and_options_must_be_known(make):
         make(m.coverage_at_risk, risk=-1)
     with pytest.raises(ValueError, match=r"coverage must be a number above 0 and at most 1"):
         make(m.risk_at_coverage, coverage=0)
+    with pytest.raises(TypeError, match=r"certainty_area takes the options classes, of, norm"):
+        make(m.certainty_area)
+    with pytest.raises(ValueError, match=r"classes must be an integer of at least 2"):
+        make(m.certainty_area, classes=1)
+    with pytest.raises(ValueError, match=r"of must be one of \('r_cc', 'r_iu', 'ua'\), .* 'uc'\."):
+        make(m.certainty_area, classes=3, of="uc")
+    with pytest.raises(ValueError, match=r"thresholds must be two or more numbers"):
+        make(m.certainty_curves, classes=3, thresholds=[1])
+    with pytest.raises(ValueError, match=r"normalisation must be one of"):
+        make(m.certainty_curves, classes=3, normalisation="max")
     with pytest.raises(ValueError, match=r"tpr must be a number above 0 and at most 1"):
         make(m.fpr_at_tpr, tpr=95)
 
@@ -186,10 +211,11 @@ def test_metrics_and_options_must_be_known(make):
 @pytest.mark.parametrize("metric", CURVES, ids=lambda f: f.__name__)
 def test_curves_have_no_interval(metric):
     first, second = inputs(metric, 40, seed=1)
-    stream = Streaming(metric)
+    options = OPTIONS.get(metric, {})
+    stream = Streaming(metric, **options)
     stream.update(first, second)
     text = rf"{metric.__name__} is no single number, so it has no interval\. Take it of "
     with pytest.raises(ValueError, match=text):
         stream.interval()
     with pytest.raises(ValueError, match=text):
-        m.bootstrap_metric(metric, first, second)
+        m.bootstrap_metric(metric, first, second, **options)

@@ -6,9 +6,24 @@ import numpy as np
 import pytest
 import torch
 
+from bayes_dc.mc import convergence
 from bayes_dc.mc.prediction import Prediction
 from bayes_dc.metrics import expected_entropy, mutual_information, predictive_entropy
-from bayes_dc.report import Cost, Evaluation
+from bayes_dc.metrics.policy import Policy
+from bayes_dc.report import (
+    TURNED,
+    Cost,
+    Evaluation,
+    Named,
+    OODSet,
+    RotatedInput,
+    SeedRun,
+    ShiftSweep,
+    Temperature,
+    shift_point,
+    write_report,
+    writer,
+)
 
 
 def make_prediction(samples, seed=3):
@@ -67,6 +82,57 @@ def evaluation():
         return dataclasses.replace(made, **changes)
 
     return make
+
+
+@pytest.fixture
+def _no_pictures(monkeypatch):
+    """Leave the drawing out where only text is looked at: it takes most of the time."""
+    monkeypatch.setattr(writer, "draw_charts", lambda *_: {})
+    monkeypatch.setattr(writer, "draw_grids", lambda *_: {})
+
+
+@pytest.fixture(scope="session")
+def full(evaluation):
+    """Return an evaluation of 48 inputs that has every optional part."""
+    ev = evaluation(n=48, name="ours", energy=torch.linspace(-5, -1, 48, dtype=torch.float64))
+    samples = torch.randn(6, 30, 4, generator=torch.Generator().manual_seed(5), dtype=torch.float64)
+    samples = samples.softmax(-1)
+    other = OODSet(
+        name="letters",
+        prediction=make_prediction(samples),
+        image=make_image,
+        mean_network=samples[0],
+        energy=torch.linspace(-3, 0, 30, dtype=torch.float64),
+        data={"name": "letters", "conversion": "grey, resized to 5 × 6 pixels"},
+    )
+    points = [
+        shift_point(name, severity, evaluation(n=20, seed=seed).prediction, ev.labels[:20])
+        for name, steps in (("contrast", (0, 1, 5)), (TURNED, (0, 90, 180)))
+        for seed, severity in enumerate(steps)
+    ]
+    turned = RotatedInput(
+        "input 0", 1, (0, 90, 180), [make_image(k) for k in range(3)], samples[:, :3]
+    )
+    policy = Policy("entropy", 0.9, "risk", 0.2, 0.95, 50, 0.18, 40, 3)
+    plain = evaluation(n=48, seed=1, name="plain", shift=ShiftSweep(points), ood=[other])
+    return dataclasses.replace(
+        ev,
+        ood=[other],
+        shift=ShiftSweep(points, turned),
+        convergence=convergence(samples, ev.labels[:30]),
+        temperature=Temperature(1.3, "logits", 50),
+        policy=policy,
+        seeds=[SeedRun(0, ev.prediction), SeedRun(1, evaluation(n=48, seed=2).prediction)],
+        compared=[Named("plain", dataclasses.replace(plain, labels=ev.labels))],
+    )
+
+
+@pytest.fixture(scope="session")
+def full_folder(full, tmp_path_factory):
+    """The folder of its report."""
+    out = tmp_path_factory.mktemp("full") / "out"
+    write_report(full, out)
+    return out
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ import json
 import pytest
 
 from bayes_dc import metrics as m
-from bayes_dc.report import ReportError, join_predictions, write_report
+from bayes_dc.report import write_report
 from bayes_dc.report.certainty import certainty_rows
 
 
@@ -35,6 +35,7 @@ def test_without_labels_or_finite_predictions(evaluation, broken):
     assert len(certainty_rows(broken)) == 4
 
 
+@pytest.mark.usefixtures("_no_pictures")
 def test_written_into_the_report(evaluation, tmp_path):
     ev = evaluation()
     dropout = {"features.3": 0.25, "F.dropout call 0": 0.5}
@@ -46,11 +47,3 @@ def test_written_into_the_report(evaluation, tmp_path):
     assert "p of dropout features.3" in page
     assert "weights and\nactivations dropped" in page
     assert "only to compare with published figures" in page
-
-
-def test_joined_predictions_had_the_same_dropout(evaluation):
-    one = dataclasses.replace(evaluation().prediction, dropout={"1": 0.5})
-    assert join_predictions([one, one]).dropout == {"1": 0.5}
-    other = dataclasses.replace(one, dropout={})
-    with pytest.raises(ReportError, match=r"one run; got dropout = \{'1': 0.5\} and \{\}"):
-        join_predictions([one, other])

@@ -4,12 +4,15 @@ import dataclasses
 
 import torch
 
+from bayes_dc.report.derived import derive
 from bayes_dc.report.findings import findings
-from bayes_dc.report.tables import metric_rows, review_rows
+from bayes_dc.report.tables import review_rows
 
 
 def sentences(ev):
-    return " ".join(findings(ev, metric_rows(ev), review_rows(ev))).replace("\u00a0", " ")
+    summary = findings(ev, derive(ev))
+    texts = [*summary.knows, *summary.doubts, *summary.actions]
+    return " ".join(texts).replace("\u00a0", " ")
 
 
 def with_confidence(evaluation, confidence, hits, n=200):
@@ -62,6 +65,9 @@ def test_accuracy_and_review_are_told_in_numbers(evaluation):
 def test_without_labels_only_the_split_is_told(evaluation):
     ev = evaluation(labelled=False)
     own = ev.prediction.mutual_information.mean() / ev.prediction.entropy.mean()
-    texts = findings(ev, metric_rows(ev), [])
-    assert len(texts) == 1
-    assert texts[0].startswith(f"{100 * own.item():.0f}\u00a0% of the uncertainty is attributed")
+    summary = findings(ev, derive(ev))
+    assert summary.knows == summary.actions == []
+    assert len(summary.doubts) == 1
+    assert summary.doubts[0].startswith(
+        f"{100 * own.item():.0f}\u00a0% of the uncertainty is attributed"
+    )

@@ -11,7 +11,7 @@ import torch
 from PIL import Image
 
 from bayes_dc.metrics import ReliabilityCurve, reliability_curve
-from bayes_dc.report import ReportError, plots
+from bayes_dc.report import ReportError, canvas, plots
 
 
 def decode(png):
@@ -71,7 +71,7 @@ def test_the_histogram_shows_both_groups_and_survives_zeros():
     values = torch.rand(50, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     wrong = torch.arange(50) % 5 == 0
     both, none = decode(plots.mutual_information_histogram(values, wrong)), values * 0
-    orange = np.array([int(plots.LIGHT.second[i : i + 2], 16) for i in (1, 3, 5)])
+    orange = np.array([int(canvas.LIGHT.second[i : i + 2], 16) for i in (1, 3, 5)])
     assert (np.abs(both - orange).sum(2) == 0).any()
     only = decode(plots.mutual_information_histogram(values, torch.zeros(50, dtype=torch.bool)))
     assert not (np.abs(only - orange).sum(2) == 0).any()
@@ -108,7 +108,7 @@ def test_names_are_never_read_as_mathematics_or_markup(name):
 
 def test_equal_inputs_give_equal_bytes(sparse):
     assert plots.reliability_diagram(sparse) == plots.reliability_diagram(sparse)
-    assert plots.reliability_diagram(sparse) != plots.reliability_diagram(sparse, plots.DARK)
+    assert plots.reliability_diagram(sparse) != plots.reliability_diagram(sparse, canvas.DARK)
 
 
 CODE = """

@@ -9,7 +9,9 @@ import torch
 from bayes_dc import metrics as m
 from bayes_dc.report.tables import infinite_nll_count, metric_rows, reliability, review_rows
 
-LABELLED = ["accuracy", "nll", "brier", "ece", "overconfidence"]
+LABELLED = ["accuracy", "nll", "brier", "ece", "overconfidence", "adaptive_ece", "classwise_ece"]
+LABELLED += ["brier_reliability", "brier_resolution"]
+LABELLED += ["aurc", "excess_aurc", "risk_at_90", "coverage_at_1"]
 UNLABELLED = ["entropy", "expected_entropy", "mutual_information"]
 
 
@@ -18,11 +20,20 @@ def test_rows_hold_the_metrics_of_both_networks(evaluation):
     rows = {row.key: row for row in metric_rows(ev)}
     assert list(rows) == LABELLED + UNLABELLED
     functions = {"accuracy": m.accuracy, "nll": m.nll, "brier": m.brier, "ece": m.ece}
+    functions |= {"adaptive_ece": m.adaptive_ece, "classwise_ece": m.classwise_ece}
+    functions |= {"brier_reliability": m.brier_reliability, "brier_resolution": m.brier_resolution}
     for key, function in functions.items():
         ours = function(ev.prediction.mean, ev.labels).item()
         theirs = function(ev.mean_network, ev.labels).item()
         assert rows[key].monte_carlo.value == ours
         assert rows[key].mean_network.value == theirs
+    selective = {"aurc": (m.aurc, {}), "excess_aurc": (m.excess_aurc, {})}
+    selective["risk_at_90"] = (m.risk_at_coverage, {"coverage": 0.9})
+    selective["coverage_at_1"] = (m.coverage_at_risk, {"risk": 0.01})
+    wrong = ~m.correct(ev.prediction.mean, ev.labels)
+    for key, (function, options) in selective.items():
+        want = function(m.entropy(ev.prediction.mean), wrong, **options).item()
+        assert rows[key].monte_carlo.value == want
     gap = ev.prediction.confidence.mean() - m.accuracy(ev.prediction.mean, ev.labels)
     # Two ways to add 60 float64 numbers below 1.
     assert rows["overconfidence"].monte_carlo.value == pytest.approx(gap.item(), abs=60 * 2.0**-53)
@@ -51,7 +62,8 @@ def test_intervals_are_the_bootstrap_of_the_metric(evaluation):
     assert rows["ece"].monte_carlo.interval == m.bootstrap_ece(ev.prediction.mean, ev.labels)
     paired = nll - m.nll_per_sample(ev.mean_network, ev.labels)
     assert rows["nll"].difference.interval == m.bootstrap_mean(paired)
-    assert rows["ece"].difference is None
+    pairs = [(p, ev.labels) for p in (ev.mean_network, ev.prediction.mean)]
+    assert rows["ece"].difference.interval == m.bootstrap_difference(m.ece, *pairs, n_bins=15)
 
 
 def test_without_labels_only_uncertainty_is_left(evaluation):

@@ -17,7 +17,7 @@ from bayes_dc import metrics as m
 from bayes_dc import predict_with_uncertainty
 from bayes_dc.config import Config
 from bayes_dc.datasets import load_dataset
-from bayes_dc.train import build_model, load_model
+from bayes_dc.train import build_model, inputs, load_model
 
 SCRIPT = Path(__file__).resolve().parents[2] / "scripts" / "mc_predict.py"
 N = 40
@@ -146,20 +146,20 @@ def test_images_of_other_sizes_and_colours_are_converted(predict, tmp_path, save
 
 
 def test_inputs_that_are_not_finite_are_warned_about_and_listed(
-    predict, mc_predict, tmp_path, monkeypatch, capsys, save_network
+    predict, tmp_path, monkeypatch, capsys, save_network
 ):
     files = []
     for i in range(3):
         files.append(str(tmp_path / f"{i}.png"))
         Image.new("L", (8, 8), 40 * i).save(files[-1])
-    real = mc_predict.to_float
+    real = inputs.to_float
 
     def poisoned(pixels, normalisation):
         x = real(pixels, normalisation)
         x[1, 0, 0, 0] = math.nan
         return x
 
-    monkeypatch.setattr(mc_predict, "to_float", poisoned)
+    monkeypatch.setattr(inputs, "to_float", poisoned)
     code, folder = predict("--images", *files)
     assert code == 0
     got = read_json(folder)

@@ -9,7 +9,7 @@ import torch
 from PIL import Image
 
 from bayes_dc.datasets import DataConfig
-from bayes_dc.train import build_model, load_model, save_checkpoint
+from bayes_dc.train import build_model, load_model, outputs, save_checkpoint
 
 
 def refused(result, capsys):
@@ -115,17 +115,15 @@ def test_a_plain_network_is_refused(predict, digits, tmp_path, capsys, make_conf
         f"error: checkpoint {folder} is a plain network: model.p and model.dropout are 0 in its "
         "configuration, so every pass would be equal. Train with --set model.p=0.5 (or "
         f"model.dropout above 0), or fine-tune this one with --set init_from={folder} --set "
-        "model.p=0.25."
+        "model.p=0.25. To see it beside another network name it with --compare."
     )
 
 
-def test_what_the_network_cannot_do_is_said_with_the_checkpoint(
-    predict, mc_predict, capsys, monkeypatch
-):
+def test_what_the_network_cannot_do_is_said_with_the_checkpoint(predict, capsys, monkeypatch):
     def refuse(*arguments, **options):
         raise ValueError("the model mixes samples")
 
-    monkeypatch.setattr(mc_predict, "predict_with_uncertainty", refuse)
+    monkeypatch.setattr(outputs, "predict_with_uncertainty", refuse)
     message = refused(predict(), capsys)
     assert message == "error: the checkpoint cannot be predicted with: the model mixes samples"
 

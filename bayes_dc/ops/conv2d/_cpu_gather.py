@@ -1,6 +1,6 @@
 """DropConnect convolution on the CPU: forward and input gradient, as one kernel.
 
-    out[r, n] = s · Σ_q D w[q, n] · source[r, q] + b[n]
+    out[r, n] = relu?((s · Σ_q D w[q, n] · source[r, q] + b[n]) · f[n] + t[n])
 
 Forward: r are output positions, q the weights (kh, kw, c) of an output, n the outputs. Input
 gradient: r are input positions of one phase of the stride, q = (tap, output), n the inputs of a
@@ -9,7 +9,8 @@ offset; the source is padded, so that nothing is out of range.
 
 Task        up to 256 rows of one mask, or of 4 masks with up to 64 rows each, × 32 lanes
 Blocking    128 terms at a time: their weights [q, 32] masked, then 8 × 32 sums in registers
-Mask        on the weights, once for each (task, mask): 1 / R of the multiply-adds
+Mask        on the weights, once for each (task, mask): 1 / R of the multiply-adds; none if p has
+            no digits
 Order       q ascending, 128 to a chain, the chains added up in order; the same for any tasks
 Scratch     105 KB per thread in float32, whatever the shape
 """
@@ -21,7 +22,10 @@ from bayes_dc.ops._cpu_interleave import interleave
 from bayes_dc.ops.conv2d._cpu_ir import (
     ROWS,
     WIDTH,
+    copy_row,
     drop_outputs,
+    finish_row,
+    relu_row,
     sum_over_taps,
     sum_over_terms,
     write_row,
@@ -50,17 +54,30 @@ def scratch_bytes(size: int) -> int:
 
 
 @inlined
-def _write_rows(targets: int, sums: int, rows: int, lanes: int, bias: int, scale: Any) -> None:
-    """Row r, lane n: scale · sum + bias to element n of target r."""
-    size = bytes_of(scale)
+def _finish(
+    sums: int, rows: int, bias: int, factors: int, summands: int, relu: int, scale: Any
+) -> None:
+    """Sums, by lane: relu?((scale · sum + bias) · factor + summand); factors may be 0."""
+    for r in range(rows):
+        row = sums + r * WIDTH * bytes_of(scale)
+        write_row(row, row, bias, scale)
+        if factors != 0:
+            finish_row(row, factors, summands, scale)
+        if relu != 0:
+            relu_row(row, scale)
+
+
+@inlined
+def _write_rows(targets: int, sums: int, rows: int, lanes: int, tag: Any) -> None:
+    """Row r, lane n: the sum to element n of target r."""
+    size = bytes_of(tag)
     for r in range(rows):
         target, result = load(targets, r, 0), sums + r * WIDTH * size
         if lanes == WIDTH:
-            write_row(target, result, bias, scale)
+            copy_row(target, result, tag)
         else:
             for n in range(lanes):
-                value = load(result, n, scale) * scale + load(bias, n, scale)
-                store(target, n, value)
+                store(target, n, load(result, n, tag))
 
 
 @inlined
@@ -70,18 +87,14 @@ def _write_planes(
     sums: int,
     rows: int,
     lanes: int,
-    bias: int,
     table: int,
-    scale: Any,
+    tag: Any,
 ) -> None:
-    """The same to element n · step, where neighbours are rows; sums are overwritten.
+    """The same to element n · step, where neighbours are rows.
 
     Few planes at a time: a multiple of 4096 bytes apart, they share a set of the cache.
     """
-    size = bytes_of(scale)
-    for r in range(rows):
-        result = sums + r * WIDTH * size
-        write_row(result, result, bias, scale)
+    size = bytes_of(tag)
     for part in range(0, lanes, ROWS):
         planes = min(ROWS, lanes - part)
         for block in range(0, rows, ROWS):
@@ -95,12 +108,12 @@ def _write_planes(
             ):
                 for r in range(ROWS):
                     store(table, r, source + r * WIDTH * size)
-                interleave(first, step, table, planes, scale)
+                interleave(first, step, table, planes, tag)
             else:
                 for r in range(count):
                     target = load(targets, block + r, 0) + part * step * size
                     for n in range(planes):
-                        store(target, n * step, load(source, r * WIDTH + n, scale))
+                        store(target, n * step, load(source, r * WIDTH + n, tag))
 
 
 @compiled
@@ -133,6 +146,9 @@ def run(
     groups: int,
     weights: int,
     bias: int,
+    factors: int,
+    summands: int,
+    relu: int,
     terms: int,
     all_terms: int,
     places: int,
@@ -190,7 +206,9 @@ def run(
 
         for first in range(0, terms, DEPTH):
             depth = min(DEPTH, terms - first)
-            if along_inputs:
+            if bits == 0:  # nothing is dropped
+                pass
+            elif along_inputs:
                 mask_inputs(
                     masked,
                     w,
@@ -224,7 +242,9 @@ def run(
                 )
             for u in range(units):
                 tile_weights = masked + (u if along_inputs else 0) * DEPTH * WIDTH * size
-                if not along_inputs:
+                if bits == 0:
+                    tile_weights = w + first * WIDTH * size
+                elif not along_inputs:
                     low = words + u * DEPTH * 4
                     drop_outputs(
                         tile_weights,
@@ -243,11 +263,18 @@ def run(
                     else:
                         sum_over_terms(place, tile_weights, rows, offsets + first * 8, depth, scale)
 
-        added = bias + column * WIDTH * size
+        own = column * WIDTH * size
+        ending = factors + own if factors != 0 else 0
         for u in range(units):
             rows = targets + u * room * 8
             results = sums + u * room * WIDTH * size
+            if out_n == 1 and lanes == WIDTH and ending == 0 and relu == 0:
+                for r in range(count):
+                    target = load(rows, r, 0)
+                    write_row(target, results + r * WIDTH * size, bias + own, scale)
+                continue
+            _finish(results, count, bias + own, ending, summands + own, relu, scale)
             if out_n == 1:
-                _write_rows(rows, results, count, lanes, added, scale)
+                _write_rows(rows, results, count, lanes, scale)
             else:
-                _write_planes(rows, out_n, results, count, lanes, added, table, scale)
+                _write_planes(rows, out_n, results, count, lanes, table, scale)

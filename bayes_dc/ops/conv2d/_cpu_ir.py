@@ -230,3 +230,34 @@ def write_row(typingctx: Any, dst: Any, sums: Any, bias: Any, scale: Any) -> Any
         return context.get_dummy_value()
 
     return types.void(types.int64, types.int64, types.int64, scale), codegen
+
+
+@primitive
+def finish_row(typingctx: Any, row: Any, factors: Any, summands: Any, tag: Any) -> Any:
+    """row[n] = row[n] · factors[n] + summands[n] for 32 lanes."""
+
+    def codegen(context: Any, builder: ir.IRBuilder, signature: Any, args: Any) -> ir.Value:
+        emit = Emitter(context, builder, tag)
+        values, factors, summands = (emit.vectors(address, 2) for address in args[:3])
+        rest = zip(values, factors, summands, strict=True)
+        _write(emit, args[0], [builder.fadd(builder.fmul(v, f), s) for v, f, s in rest])
+        return context.get_dummy_value()
+
+    return types.void(types.int64, types.int64, types.int64, tag), codegen
+
+
+@primitive
+def relu_row(typingctx: Any, row: Any, tag: Any) -> Any:
+    """Negative ones of 32 lanes become 0."""
+
+    def codegen(context: Any, builder: ir.IRBuilder, signature: Any, args: Any) -> ir.Value:
+        emit = Emitter(context, builder, tag)
+        zero = emit.zeros(1)[0]
+        kept = []
+        for value in emit.vectors(args[0], 2):
+            negative = builder.fcmp_ordered("<", value, zero)  # not a NaN
+            kept.append(builder.select(negative, zero, value))
+        _write(emit, args[0], kept)
+        return context.get_dummy_value()
+
+    return types.void(types.int64, tag), codegen

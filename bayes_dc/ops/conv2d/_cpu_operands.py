@@ -1,6 +1,7 @@
-"""What the convolution's CPU kernels read and write: padded images, tiles of weights, phases."""
+"""What the convolution's CPU kernels read and write: framed images, tiles of weights, phases."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
@@ -8,30 +9,70 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from bayes_dc.ops.conv2d import _cpu_channels
+from bayes_dc.ops._cpu_memory import PART, Room, parts
+from bayes_dc.ops._cpu_pack import pack, packed_shape
+from bayes_dc.ops._cpu_tasks import do_tasks, scalar, sums_of
+from bayes_dc.ops.conv2d import _cpu_frame_kernel
 from bayes_dc.ops.conv2d._cpu_ir import WIDTH
-from bayes_dc.ops.conv2d._cpu_tasks import do_tasks, scalar, threads_for
 
 Pair = tuple[int, int]
 
+_COPY = 1 << 17
+"""Elements whose copying is worth a second thread."""
+
+
+class Frame(NamedTuple):
+    """Zeros around images: pixels before and behind along height and width, channels behind."""
+
+    height: Pair
+    width: Pair
+    channels: int
+    last: bool
+    """Whether the channels must be neighbours."""
+
+    def copies(self, t: Tensor, dtype: torch.dtype) -> bool:
+        """Whether images need memory of their own."""
+        around = (*self.height, *self.width, self.channels)
+        return t.dtype != dtype or any(around) or (self.last and t.stride(4) != 1)
+
+    def sizes(self, t: Tensor) -> tuple[int, int, int]:
+        """Height, width and channels with the zeros."""
+        H, W, C = t.shape[2:]
+        return H + sum(self.height), W + sum(self.width), C + self.channels
+
 
 class Source(NamedTuple):
-    """What a kernel reads: padded images, and where the positions of one tap lie in them."""
+    """What a kernel reads: framed images, and where the positions of one tap lie in them."""
 
     images: Tensor
     step: Pair
     low: Pair
 
-    def offsets(self, taps: list[Pair], channels: int) -> np.ndarray:
-        """Elements from a position's address to what it reads by taps (in pixels) and channels."""
-        _, _, h, w, c = self.images.stride()
-        moves = [(i + self.low[0]) * h + (j + self.low[1]) * w for i, j in taps]
-        return np.add.outer(np.array(moves, np.int64), np.arange(channels) * c).ravel()
+    def offsets(self, taps: tuple[Pair, ...], channels: int) -> np.ndarray:
+        """Bytes from a position's address to what it reads by taps (in pixels) and channels."""
+        strides = tuple(n * self.images.element_size() for n in self.images.stride()[2:])
+        return _offsets(taps, channels, strides, self.low)
 
     def strides(self, S: int, channels: int) -> tuple[int, ...]:
         """Elements between passes, masks, images of a mask, rows, columns, groups of channels."""
         *outer, h, w, c = self.images.stride()
         return *by_mask(outer, S), h * self.step[0], w * self.step[1], channels * c
+
+
+@lru_cache(maxsize=1024)
+def _offsets(
+    taps: tuple[Pair, ...], channels: int, strides: tuple[int, ...], low: Pair
+) -> np.ndarray:
+    """``Source.offsets``; of a geometry once, because tables of many channels are not small."""
+    h, w, c = strides
+    moves = [(i + low[0]) * h + (j + low[1]) * w for i, j in taps]
+    return np.add.outer(np.array(moves, np.int64), np.arange(channels) * c).ravel()
+
+
+@lru_cache(maxsize=1024)
+def in_order(count: int) -> np.ndarray:
+    """0 … count − 1: the weights of an output."""
+    return np.arange(count)
 
 
 def by_mask(strides: Sequence[int], S: int) -> tuple[int, int, int]:
@@ -45,14 +86,14 @@ def is_depthwise(w: Tensor, groups: int) -> bool:
     return groups > 1 and groups == w.shape[0] and w.shape[3] == 1
 
 
-def taps_of(w: Tensor, padding: Pair, dilation: Pair) -> list[Pair]:
+def taps_of(w: Tensor, padding: Pair, dilation: Pair) -> tuple[Pair, ...]:
     """Pixels from a position to what each tap reads, in the order of the mask."""
     KH, KW = w.shape[1:3]
-    return [
+    return tuple(
         (h * dilation[0] - padding[0], v * dilation[1] - padding[1])
         for h in range(KH)
         for v in range(KW)
-    ]
+    )
 
 
 def phases(
@@ -80,52 +121,61 @@ def phases(
     ]
 
 
-def source_of(
-    t: Tensor, taps: list[Pair], size: Pair, step: Pair, lanewise: bool, dtype: torch.dtype
-) -> Source:
-    """``t`` with zeros wherever one of ``size`` positions reads beside it by a tap."""
-    low = [max(0, -min((tap[d] for tap in taps), default=0)) for d in range(2)]
-    high = [
-        max(
-            0,
-            max((tap[d] for tap in taps), default=0) + (size[d] - 1) * step[d] + 1 - t.shape[2 + d],
+def frame_of(t: Tensor, taps: Sequence[Pair], size: Pair, step: Pair, lanewise: bool) -> Frame:
+    """Zeros wherever one of ``size`` positions reads beside ``t`` by a tap."""
+
+    def along(d: int) -> Pair:
+        reads = [tap[d] for tap in taps] or [0]
+        return max(0, -min(reads)), max(
+            0, max(reads) + (size[d] - 1) * step[d] + 1 - t.shape[2 + d]
         )
-        for d in range(2)
-    ]
-    more = -t.shape[4] % WIDTH if lanewise else 0
+
+    return Frame(along(0), along(1), -t.shape[4] % WIDTH if lanewise else 0, lanewise)
+
+
+def source_of(t: Tensor, frame: Frame, step: Pair, dtype: torch.dtype, room: Room) -> Source:
+    """``t`` with its zeros; passes that share images share the copy."""
+    if not frame.copies(t, dtype):
+        return Source(t, step, (0, 0))
     shared = t[:1] if t.stride(0) == 0 and t.shape[0] else t  # by all passes
-    images = shared.to(dtype)
-    sides = ((low[0], high[0]), (low[1], high[1]), (0, more))
-    if lanewise and images.stride(4) != 1:
-        images = channels_last(images, *sides)
-    elif any((*low, *high, more)):
-        images = pad(images, *sides)
-    return Source(images.expand(t.shape[0], *images.shape[1:]), step, (low[0], low[1]))
+    images = _framed(shared, frame, dtype, room).expand(t.shape[0], -1, -1, -1, -1)
+    return Source(images, step, (frame.height[0], frame.width[0]))
 
 
-def pad(t: Tensor, *sides: Pair) -> Tensor:
-    """Zeros around the last three dimensions, which stay in their order in memory."""
+def _framed(t: Tensor, frame: Frame, dtype: torch.dtype, room: Room) -> Tensor:
+    """A copy with zeros, in the memory format of ``t`` unless channels must be neighbours."""
+    around = (frame.height, frame.width, (0, frame.channels))
     order = sorted(range(3), key=lambda d: -t.stride(2 + d))
-    back = [order.index(d) + 2 for d in range(3)]
-    pads = [n for d in reversed(order) for n in sides[d]]
-    return F.pad(t.permute(0, 1, *(2 + d for d in order)), pads).permute(0, 1, *back)
-
-
-def channels_last(t: Tensor, *sides: Pair) -> Tensor:
-    """``pad`` with channels last in memory; what is put behind the channels is anything."""
-    if t.stride(3) != 1:
-        t = t.permute(0, 1, 4, 2, 3).contiguous().permute(0, 1, 3, 4, 2)
-    P, B, H, W, C = t.shape
-    sizes = [n + sum(side) for n, side in zip((H, W, C), sides, strict=True)]
-    padded = torch.zeros((P, B, *sizes), dtype=t.dtype)
-    inside = padded[:, :, sides[0][0] :, sides[1][0] :]
+    if frame.last:
+        order = [0, 1, 2]
+    sizes = [frame.sizes(t)[d] for d in order]
+    images = room.tensor((*t.shape[:2], *sizes), dtype)
+    back = [2 + order.index(d) for d in range(3)]
+    framed = images.permute(0, 1, *back)
+    if t.dtype != dtype:
+        if any(sum(side) for side in around):
+            images.zero_()
+        H, W, C = t.shape[2:]
+        (h, _), (w, _), _ = around
+        framed[:, :, h : h + H, w : w + W, :C].copy_(t)
+        return framed
+    strides = [t.stride(2 + d) for d in order]
+    lengths = [t.shape[2 + d] for d in order]
+    low = [around[d][0] for d in order]
+    if strides[1] == lengths[2] and strides[2] == 1 and sizes[2] == lengths[2]:  # lines in one
+        low = [low[0], 0, low[1] * sizes[2]]
+        lengths = [lengths[0], 1, lengths[1] * lengths[2]]
+        sizes = [sizes[0], 1, sizes[1] * sizes[2]]
     do_tasks(
-        _cpu_channels,
-        threads_for(t.numel()),
-        (P * B, B, H, W, C, t, *t.stride()[:3], t.stride(4), inside, *inside.stride()[:4]),
-        scale=scalar(0.0, t.dtype),
+        _cpu_frame_kernel,
+        torch.get_num_threads() if images.numel() > _COPY else 1,
+        (*t.shape[:2], t, *t.stride()[:2], *strides),
+        (*lengths, *low, *sizes, images),
+        (int(frame.last and strides[1] == 1 and strides[2] != 1),),
+        scale=scalar(0.0, dtype),
+        room=room,
     )
-    return padded
+    return framed
 
 
 def rows_or_planes(gy: Tensor) -> Tensor:
@@ -134,33 +184,24 @@ def rows_or_planes(gy: Tensor) -> Tensor:
     return gy if planes or gy.stride(4) == 1 else gy.contiguous()
 
 
-def output_tiles(w: Tensor, groups: int, dtype: torch.dtype) -> Tensor:
+def output_tiles(w: Tensor, groups: int, dtype: torch.dtype, room: Room) -> Tensor:
     """Weights as [groups, tiles, taps · inputs, 32 outputs]; lanes beyond the outputs are 0."""
-    N, KH, KW, C = w.shape
-    split = _pad_to_tiles(w.view(groups, N // groups, KH, KW, C), 1)
-    return _copy(split.permute(0, 1, 3, 4, 5, 2), dtype).view(groups, -1, KH * KW * C, WIDTH)
+    tiles = room.tensor(packed_shape(w.shape[0], w.shape[1:].numel(), groups), dtype)
+    if w.dtype != dtype:
+        w = room.tensor(w.shape, dtype).copy_(w)
+    pack(w, tiles, groups, room)
+    return tiles
 
 
 def input_tiles(w: Tensor, groups: int, dtype: torch.dtype) -> Tensor:
     """Weights as [groups, tiles, taps · outputs, 32 inputs]; lanes beyond the inputs are 0."""
     N, KH, KW, C = w.shape
-    split = _pad_to_tiles(w.view(groups, N // groups, KH, KW, C), 4)
-    return _copy(split.permute(0, 4, 2, 3, 1, 5), dtype).view(
-        groups, -1, KH * KW * N // groups, WIDTH
-    )
-
-
-def _pad_to_tiles(w: Tensor, dim: int) -> Tensor:
-    """A dimension as tiles of 32, the last filled up with 0."""
-    more = -w.shape[dim] % WIDTH
-    if more:
-        w = F.pad(w, [0, 0] * (w.ndim - 1 - dim) + [0, more])
-    return w.unflatten(dim, (-1, WIDTH))
-
-
-def _copy(t: Tensor, dtype: torch.dtype) -> Tensor:
-    """A contiguous copy in ``dtype``, in one go."""
-    return torch.empty(t.shape, dtype=dtype).copy_(t)
+    split = w.view(groups, N // groups, KH, KW, C)
+    if C % WIDTH:
+        split = F.pad(split, [0, -C % WIDTH])
+    tiles = split.unflatten(4, (-1, WIDTH)).permute(0, 4, 2, 3, 1, 5)
+    copy = torch.empty(tiles.shape, dtype=dtype).copy_(tiles)
+    return copy.view(groups, -1, KH * KW * N // groups, WIDTH)
 
 
 def some_taps(weights: Tensor, taps: np.ndarray, outputs: int) -> Tensor:
@@ -174,11 +215,9 @@ def some_taps(weights: Tensor, taps: np.ndarray, outputs: int) -> Tensor:
 class Result:
     """Memory of the type of the sums, copied into ``out`` at the end where that has another."""
 
-    def __init__(self, out: Tensor) -> None:
+    def __init__(self, out: Tensor, dtype: torch.dtype, room: Room) -> None:
         self.out = out
-        self.memory = (
-            torch.empty_like(out, dtype=dtype_of(out)) if out.dtype != dtype_of(out) else out
-        )
+        self.memory = out if out.dtype == dtype else room.tensor(out.shape, dtype)
 
     def __enter__(self) -> Tensor:
         return self.memory
@@ -188,6 +227,26 @@ class Result:
             self.out.copy_(self.memory)
 
 
-def dtype_of(t: Tensor) -> torch.dtype:
-    """Type of products and sums."""
-    return torch.float64 if t.dtype == torch.float64 else torch.float32
+def copied(x: Tensor, out: Tensor, frame: Frame) -> list[int]:
+    """Elements to copy for every image, of x and of the result."""
+    dtype = sums_of(out.dtype)
+    images = [torch.Size(frame.sizes(x)).numel()] if frame.copies(x, dtype) else []
+    return images if out.dtype == dtype else [*images, out.shape[2:].numel()]
+
+
+def images_of_a_part(elements: list[int], dtype: torch.dtype) -> int:
+    """Images whose copies, of so many elements each, fit into a part; at least one."""
+    return max(1, PART // (sum(elements) * dtype.itemsize)) if elements else 1
+
+
+def image_parts(x: Tensor, out: Tensor, frame: Frame) -> Iterator[tuple[slice, slice]]:
+    """Slices of passes and images that are copied together; all if nothing is copied."""
+    dtype = sums_of(out.dtype)
+    elements = copied(x, out, frame)
+    if not elements:
+        yield slice(None), slice(None)
+        return
+    shared = x.stride(0) == 0 and out.dtype == dtype  # by all passes
+    passes = 1 if shared else x.shape[0]
+    for p, b, _ in parts(passes, x.shape[1], 1, images_of_a_part(elements, dtype)):
+        yield slice(None) if shared else p, b

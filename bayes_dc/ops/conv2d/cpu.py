@@ -7,9 +7,10 @@ Precision   products and sums in float32 (float64 for float64), rounded once to 
 Order       sums run over k, n or positions in ascending order, in chains of a fixed length: the
             same bits for any batch, place in it, memory format, blocking and number of threads
 Threads     torch.get_num_threads(), from the pool of ``ops/_threads.py``
-Memory      0.1 MB of scratch per thread, whatever the shape; a copy of the input with its padding
-            in its memory format and the type of the sums (none where it is so already; passes that
-            share images share the copy), and one of the weights
+Memory      0.1 MB of scratch per thread, whatever the shape, and a copy of the weights. Where the
+            input lacks its zeros, or the type of the sums, it is copied in its memory format, in
+            the forward 1 MiB at a time (passes that share images share the copy). The forward
+            takes all of it from ``workspace``, if given
 Cost        multiply-adds of the dense product, R = OH · OW for every masked weight; see README.md
 """
 
@@ -17,14 +18,20 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from bayes_dc.ops.conv2d import _cpu_dw, _cpu_gather
+from bayes_dc.ops import _epilogue
+from bayes_dc.ops._cpu_memory import Room
+from bayes_dc.ops._cpu_tasks import do_tasks, scalar, sums_of
+from bayes_dc.ops.conv2d import _cpu_dw
 from bayes_dc.ops.conv2d._cpu_ir import ROWS, WIDTH
+from bayes_dc.ops.conv2d._cpu_launch import ending_of, gather, threads_for
+from bayes_dc.ops.conv2d._cpu_launch import workspace_bytes as workspace_bytes
 from bayes_dc.ops.conv2d._cpu_operands import (
     Pair,
     Result,
-    Source,
     by_mask,
-    dtype_of,
+    frame_of,
+    image_parts,
+    in_order,
     input_tiles,
     is_depthwise,
     output_tiles,
@@ -34,12 +41,8 @@ from bayes_dc.ops.conv2d._cpu_operands import (
     source_of,
     taps_of,
 )
-from bayes_dc.ops.conv2d._cpu_tasks import do_tasks, scalar, threads_for
-from bayes_dc.rng.numba_rng import GROUPS
 
-_TASKS_PER_THREAD = 4
-_FEW_ROWS = 64
-"""Rows of a task below which masking its weights takes a share of the time worth avoiding."""
+_WORKSPACE = "ops.conv2d.cpu.workspace_bytes"
 
 
 def launch_fwd(
@@ -58,6 +61,8 @@ def launch_fwd(
     keep: int,
     bits: int,
     scale: float,
+    epilogue: tuple[Tensor | None, Tensor | None, bool] | None = None,
+    workspace: Tensor | None = None,
 ) -> None:
     """Write the masked convolution into ``out``; see ``bayes_dc.ops.conv2d.reference.forward``.
 
@@ -74,35 +79,46 @@ def launch_fwd(
         dilation: Distance of taps.
         groups: Groups of channels.
         keep: Numerator of the keep probability ``keep / 2**bits``.
-        bits: Number of its binary digits, at least 1.
+        bits: Number of its binary digits; 0 drops nothing, and a plain convolution is left.
         scale: Factor of the masked sums.
+        epilogue: What is done to the result before it is written; see ``_epilogue.Epilogue``.
+        workspace: uint8 ``[workspace_bytes(x, w, out, …)]``, overwritten: with it, and with
+            contiguous ids, only tables of a geometry's first call are allocated.
+
+    Raises:
+        ValueError: If ``workspace`` is not such a tensor, or too small, or ``epilogue`` holds no
+            vectors of the outputs.
     """
+    _epilogue.options(epilogue, out)
     if out.numel() == 0:
         return
     if w.numel() == 0:
         out.copy_(torch.zeros(()) if bias is None else bias)
+        _epilogue.in_place(epilogue, out)
         return
-    taps = taps_of(w, padding, dilation)
-    size = (out.shape[2], out.shape[3])
-    depthwise = is_depthwise(w, groups)
-    source = source_of(x, taps, size, stride, depthwise, dtype_of(out))
-    per_group = w.shape[3]
-    places = np.arange(len(taps) * per_group)
-    offsets = source.offsets(taps, per_group)
-    weights = output_tiles(w, 1 if depthwise else groups, dtype_of(out))
-    with Result(out) as result:
-        _gather(
-            source,
-            result,
-            weights,
-            bias,
-            (places, offsets),
-            (key, sample_ids, pass_ids),
-            (keep, bits, scale),
-            groups=1 if depthwise else groups,
-            lanewise=depthwise,
-            channels=per_group,
-        )
+    room, dtype = Room(workspace, _WORKSPACE), sums_of(out.dtype)
+    depthwise, per_group = is_depthwise(w, groups), w.shape[3]
+    taps, size = taps_of(w, padding, dilation), (out.shape[2], out.shape[3])
+    frame = frame_of(x, taps, size, stride, depthwise)
+    weights = output_tiles(w, 1 if depthwise else groups, dtype, room)
+    ending = ending_of(bias, epilogue, w.shape[0], weights, room)
+    for p, b in image_parts(x, out, frame):
+        inner = room.inner()
+        samples = sample_ids if sample_ids.shape[0] == 1 else sample_ids[b]
+        source = source_of(x[p, b], frame, stride, dtype, inner)
+        with Result(out[p, b], dtype, inner) as result:
+            gather(
+                source,
+                result,
+                weights,
+                ending,
+                (in_order(len(taps) * per_group), source.offsets(taps, per_group)),
+                (key, samples, pass_ids[p]),
+                (keep, bits, scale),
+                inner,
+                lanewise=depthwise,
+                channels=per_group,
+            )
 
 
 def launch_dx(
@@ -146,29 +162,31 @@ def launch_dx(
         out.zero_()
         return
     N, KH, KW, per_group = w.shape
+    room, dtype = Room(None, _WORKSPACE), sums_of(out.dtype)
     depthwise = is_depthwise(w, groups)
     outputs = 1 if depthwise else N // groups  # that a tap of an input reads
-    tiles = output_tiles if depthwise else input_tiles
-    weights = tiles(w, 1 if depthwise else groups, dtype_of(out))
+    weights = output_tiles(w, 1, dtype, room) if depthwise else input_tiles(w, groups, dtype)
+    ending = ending_of(None, None, out.shape[4], weights, room)
     size = (out.shape[2], out.shape[3])
     found = phases((KH, KW), size, stride, padding, dilation)
     every = [tap for _, taps, _ in found for _, tap in taps]
-    source = source_of(gy, every, found[0][2], (1, 1), depthwise, dtype_of(out))
-    with Result(out) as result:
+    frame = frame_of(gy, every, found[0][2], (1, 1), depthwise)
+    source = source_of(gy, frame, (1, 1), dtype, room)
+    with Result(out, dtype, room) as result:
         for (h, v), taps, _ in found:
             numbers = np.array([number for number, _ in taps], np.int64)
-            _gather(
+            gather(
                 source,
                 result[:, :, h :: stride[0], v :: stride[1]],
                 some_taps(weights, numbers, outputs),
-                None,
+                ending,
                 (
                     np.repeat(numbers * per_group, outputs),
-                    source.offsets([tap for _, tap in taps], outputs),
+                    source.offsets(tuple(tap for _, tap in taps), outputs),
                 ),
                 (key, sample_ids, pass_ids),
                 (keep, bits, scale),
-                groups=1 if depthwise else groups,
+                room,
                 lanewise=depthwise,
                 channels=outputs,
                 along_inputs=0 if depthwise else outputs,
@@ -213,12 +231,13 @@ def launch_dw(
     if gy.numel() == 0:
         out.zero_()
         return
-    dtype = dtype_of(out)
+    room, dtype = Room(None, _WORKSPACE), sums_of(out.dtype)
     depthwise = is_depthwise(out, groups)
     N, _, _, per_group = out.shape
     taps = taps_of(out, padding, dilation)
     rows = (gy.shape[2], gy.shape[3])
-    source = source_of(x, taps, rows, stride, depthwise, dtype)
+    frame = frame_of(x, taps, rows, stride, depthwise)
+    source = source_of(x, frame, stride, dtype, room)
     K = len(taps) * per_group
     offsets = source.offsets(taps, per_group)
     last = np.full(-K % ROWS, offsets[-1])
@@ -240,68 +259,10 @@ def launch_dw(
         (source.images, *source.strides(S, per_group)),
         (upstream, *by_mask(upstream.stride()[:2], S), *upstream.stride()[2:]),
         (channels, tiles, columns),
-        (result, K, np.arange(K), np.append(offsets, last) * dtype.itemsize, int(depthwise)),
+        (result, K, in_order(K), np.append(offsets, last), int(depthwise)),
         (key.contiguous(), sample_ids.contiguous(), pass_ids.contiguous(), keep, bits),
         scale=scalar(scale, dtype),
+        room=room,
     )
     by_output = result.transpose(2, 3).reshape(columns, tiles * WIDTH, K)[:, :channels]
     out.copy_(by_output.reshape(out.shape))
-
-
-def _gather(
-    source: Source,
-    out: Tensor,
-    weights: Tensor,
-    bias: Tensor | None,
-    tables: tuple[np.ndarray, np.ndarray],
-    ids: tuple[Tensor, Tensor, Tensor],
-    numbers: tuple[int, int, float],
-    *,
-    groups: int,
-    lanewise: bool,
-    channels: int,
-    along_inputs: int = 0,
-) -> None:
-    """One run of ``_cpu_gather`` into ``out`` [P, B, I, J, channels]; offsets count elements."""
-    P, B, I, J, C = out.shape
-    if I == 0 or J == 0:
-        return
-    key, sample_ids, pass_ids = (t.contiguous() for t in ids)
-    keep, bits, scale = numbers
-    places, offsets = tables
-    terms = len(places)
-    S, R = sample_ids.shape[0], B // sample_ids.shape[0] * I * J
-    dtype = out.dtype
-    added = torch.zeros((groups, weights.shape[1], WIDTH), dtype=dtype)
-    if bias is not None:
-        added.view(groups, -1)[:, : C // groups] = bias.view(groups, -1)
-    threads = threads_for(out.numel() * terms)
-    columns = groups * weights.shape[1]
-    rows, masks = _task_shape(P * S, R, columns, threads)
-    do_tasks(
-        _cpu_gather,
-        threads,
-        (rows, masks, P * S, S, R, I, J),
-        (source.images, *source.strides(S, channels)),
-        (out, *by_mask(out.stride()[:2], S), *out.stride()[2:]),
-        (C // groups, weights.shape[1], groups),
-        (weights.contiguous(), added, terms, terms, places, offsets * dtype.itemsize),
-        (int(along_inputs > 0), int(lanewise), along_inputs),
-        (key, sample_ids, pass_ids, keep, bits),
-        scale=scalar(scale, dtype),
-    )
-
-
-def _task_shape(masks: int, R: int, columns: int, threads: int) -> tuple[int, int]:
-    """Rows (a multiple of 8) and masks of a task: the most that still keep every thread busy."""
-    rows = min(_cpu_gather.TASK_ROWS, -(-R // ROWS) * ROWS)
-    together = GROUPS if rows <= _cpu_gather.TASK_ROWS // GROUPS else 1
-    wanted = _TASKS_PER_THREAD * threads if threads > 1 else 1
-    while -(-R // rows) * -(-masks // together) * columns < wanted:
-        if together > 1:
-            together //= 2
-        elif rows > _FEW_ROWS:
-            rows = -(-rows // 2 // ROWS) * ROWS
-        else:
-            break
-    return rows, together

@@ -48,6 +48,19 @@ def _triton(name: str) -> Callable[..., None]:
     return getattr(modules[name], name)
 
 
+def launcher(name: str, images: Tensor) -> Callable[..., None]:
+    """What computes a call: the choice of the operators, for callers that bring their memory.
+
+    Args:
+        name: ``"launch_fwd"``, ``"launch_dx"`` or ``"launch_dw"``.
+        images: ``[P, B, H, W, C]``; on a GPU the launchers want its channels neighbours in memory.
+
+    Returns:
+        A launcher, which writes into the tensor it is given.
+    """
+    return (_cpu if images.device.type == "cpu" else _triton)(name)
+
+
 def _options(at: tuple[Any, ...]) -> dict[str, Any]:
     """The numbers of ``_AT`` as the launchers take them."""
     keep, bits, scale, sh, sw, ph, pw, dh, dw, groups = at[3:_COUNT]
@@ -92,14 +105,14 @@ def _channels_last(t: Tensor) -> Tensor:
 
 def _fwd_cpu(x: Tensor, w: Tensor, bias: Tensor | None, *at: Any) -> Tensor:
     out = _fwd_fake(x, w, bias, *at)
-    _cpu("launch_fwd")(x, w, bias, *at[:3], out, **_options(at))
+    launcher("launch_fwd", x)(x, w, bias, *at[:3], out, **_options(at))
     return out
 
 
 def _fwd_triton(x: Tensor, w: Tensor, bias: Tensor | None, *at: Any) -> Tensor:
     out = x.new_empty((*x.shape[:2], *_out_size(x, w, at), w.shape[0]))
     x, w = _channels_last(x), w.contiguous()
-    _triton("launch_fwd")(x, w, bias, *at[:3], out, **_options(at))
+    launcher("launch_fwd", x)(x, w, bias, *at[:3], out, **_options(at))
     return out
 
 

@@ -21,27 +21,20 @@ import triton.language as tl
 from torch import Tensor
 
 from bayes_dc.ops import _conv, _launch
-from bayes_dc.ops._tiles import group_ids
-from bayes_dc.ops.conv2d.triton_patches import find_positions, inside, offset_of
-from bayes_dc.rng.device import mask_words
+from bayes_dc.ops._tiles import finish, group_ids
+from bayes_dc.ops.conv2d.triton_patches import (
+    find_group,
+    find_positions,
+    inside,
+    keep_at,
+    offset_of,
+)
 
 _RUNTIME = (
     *("S", "images", "unit", "units", "chunk", "H", "W", "OH", "OW", "N", "outputs"),
     *("magic_h", "shift_h", "magic_w", "shift_w"),
     *("tiles", "r_tiles", "stride_b", "stride_sample", "stride_pass"),
 )
-
-
-@triton.jit
-def keep_at(k0, k1, n, k, sample, step, KEEP: tl.constexpr, BITS: tl.constexpr):
-    """Whether weight (n, k) is kept, for int32 ``n`` and ``k`` of one shape."""
-    d0, d1, d2, d3 = mask_words(
-        k0, k1, (k // 4).to(tl.uint32), (n // 32).to(tl.uint32), sample + (n * 0).to(tl.uint32),
-        step, KEEP, BITS,
-    )  # fmt: skip
-    low = tl.where(k % 2 == 0, d0, d1)
-    high = tl.where(k % 2 == 0, d2, d3)
-    return ((tl.where(k % 4 < 2, low, high) >> (n % 32).to(tl.uint32)) & 1) != 0
 
 
 @triton.jit(do_not_specialize=_RUNTIME)
@@ -53,14 +46,15 @@ def direct_fwd_kernel(
     PH: tl.constexpr, PW: tl.constexpr, DH: tl.constexpr, DW: tl.constexpr,
     KEEP: tl.constexpr, BITS: tl.constexpr, SCALE: tl.constexpr, HAS_BIAS: tl.constexpr,
     ACC: tl.constexpr, WIDE: tl.constexpr, BR: tl.constexpr, BN: tl.constexpr,
+    factors_ptr=None, summands_ptr=None, EPILOGUE: tl.constexpr = 0,
 ):  # fmt: skip
     """BN outputs of BR positions of one mask group."""
     K: tl.constexpr = KH * KW * C
     pid = tl.program_id(0)
     g = pid // tiles // r_tiles
-    p, s, sample, step = group_ids(g, S, sample_ptr, pass_ptr, stride_sample, stride_pass)
-    k0 = tl.load(key_ptr).to(tl.uint32)
-    k1 = tl.load(key_ptr + 1).to(tl.uint32)
+    p, s, k0, k1, sample, step = find_group(
+        g, S, key_ptr, sample_ptr, pass_ptr, stride_sample, stride_pass, BITS
+    )
     image, i, j, there = find_positions(
         pid // tiles % r_tiles * BR, images, OH, OW, magic_h, shift_h, magic_w, shift_w, False, BR
     )
@@ -80,12 +74,15 @@ def direct_fwd_kernel(
             mask=seen[:, None] & (n < N)[None, :],
             other=0,
         )
-        kept = keep_at(k0, k1, n, k + n * 0, sample, step, KEEP, BITS)
-        weights = tl.load(w + k, mask=kept & (n < N), other=0)
+        kept = n < N
+        if BITS > 0:
+            kept = keep_at(k0, k1, n, k + n * 0, sample, step, KEEP, BITS) & kept
+        weights = tl.load(w + k, mask=kept, other=0)
         acc += rows.to(ACC) * weights.to(ACC)[None, :]
     acc *= SCALE
     if HAS_BIAS:
         acc += tl.load(b_ptr + n.to(tl.int64) * stride_b, mask=n < N, other=0).to(ACC)[None, :]
+    acc = finish(acc, factors_ptr, summands_ptr, n, n < N, EPILOGUE, True)
     pixel = (g.to(tl.int64) * images + image) * OH * OW + i * OW + j
     out = out_ptr + pixel[:, None] * N + n[None, :]
     tl.store(out, acc.to(out_ptr.dtype.element_ty), mask=there[:, None] & (n < N)[None, :])
@@ -203,29 +200,30 @@ def launch_fwd(
     x: Tensor,
     w: Tensor,
     bias: Tensor | None,
-    key: Tensor,
-    sample_ids: Tensor,
-    pass_ids: Tensor,
+    key: Tensor | None,
+    sample_ids: Tensor | None,
+    pass_ids: Tensor | None,
     out: Tensor,
     taps: _conv.Taps,
     groups: int,
     mask: dict[str, Any],
+    ending: dict[str, Any],
 ) -> None:
-    """Write the forward into ``out``; no tensor is empty."""
+    """Write the forward into ``out``; no tensor is empty. Without ids nothing is dropped."""
     P, B, H, W, _ = x.shape
     OH, OW, N = out.shape[2:]
-    S = sample_ids.shape[0]
+    S = 1 if sample_ids is None else sample_ids.shape[0]
     options = _options(x, taps, _conv.is_wide(x))
     tiles = triton.cdiv(N, options["BN"])
     r_tiles = triton.cdiv(B // S * OH * OW, options["BR"])
     _conv.check_sizes(B // S * OH * OW, tiles * r_tiles * P * S)
     numbers = (*_conv.divisor(OH), *_conv.divisor(OW))
     sizes = (S, B // S, H, W, OH, OW, N, N // groups, tiles, r_tiles, *numbers)
-    strides = (bias.stride(0) if bias is not None else 0, sample_ids.stride(0), pass_ids.stride(0))
-    tensors = (x, w, bias if bias is not None else w, key, sample_ids, pass_ids, out)
+    strides = (t.stride(0) if t is not None else 0 for t in (bias, sample_ids, pass_ids))
+    tensors = (w if t is None else t for t in (bias, key, sample_ids, pass_ids))
     with _launch.on_device_of(x):
         direct_fwd_kernel[(tiles * r_tiles * P * S,)](
-            *tensors,
+            *(x, w, *tensors, out),
             *sizes,
             *x.stride()[:4],
             *strides,
@@ -233,6 +231,7 @@ def launch_fwd(
             HAS_BIAS=bias is not None,
             **mask,
             **options,
+            **ending,
         )
 
 

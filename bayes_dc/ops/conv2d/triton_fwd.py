@@ -6,13 +6,13 @@ Shapes      x [P, B, H, W, C], channels contiguous, other strides any (0 over P 
             W [N, KH, KW, C / groups] contiguous; bias [N] or null; out [P, B, OH, OW, N]
             contiguous. g counts the P·S mask groups, each of B / S images.
 Mask        words of rng/SPEC.md v1 at (sample_ids[s], pass_ids[p]), k = (kh, kw, c), applied to the
-            weight tile by selection.
+            weight tile by selection; none at BITS = 0.
 Grid        tiles of outputs (fastest) · tiles of positions · groups of channels · P·S.
 Tile        TAP: a step is some channels of one tap, read in vectors. Otherwise k runs through taps
             and channels, and x is gathered; where all of k is one tile (WHOLE), its weights are
             masked once for TILES tiles of positions.
 Precision   products in the input type (float32: PRECISION), sums in float32 (float64 for float64);
-            s and bias applied once, at the end.
+            s, bias and epilogue (_epilogue.py) applied once, at the end.
             Float32 without TensorFloat-32: a sum for each product of tiles, then of those.
 Order       k ascends inside one program: no atomics, no split; `out` repeats bit for bit.
 Cost        2 · P·B·OH·OW · N · K operations, and a mask of N·K bits for every BR · TILES rows.
@@ -23,16 +23,17 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from bayes_dc.ops import _conv, _launch
-from bayes_dc.ops._tiles import group_ids
+from bayes_dc.ops import _conv, _epilogue, _launch
 from bayes_dc.ops.conv2d import triton_direct, triton_hopper_gemm
 from bayes_dc.ops.conv2d.triton_patches import (
+    find_group,
     find_positions,
     inside,
     load_patches,
     mask_weights,
     multiply_tiles,
     offset_of,
+    store_tile,
 )
 
 _RUNTIME = (
@@ -40,23 +41,6 @@ _RUNTIME = (
     *("magic_h", "shift_h", "magic_w", "shift_w"),
     *("stride_b", "stride_sample", "stride_pass"),
 )
-
-
-@triton.jit
-def _store(
-    out_ptr, acc, image, pixel, there, n, of_group, b_ptr, stride_b, N, area,
-    SCALE: tl.constexpr, HAS_BIAS: tl.constexpr, ROWS_FIRST: tl.constexpr,
-):  # fmt: skip
-    """Scale ``acc``, add the bias and write it; ``image`` counts those of the whole output."""
-    values = acc * SCALE
-    if HAS_BIAS:
-        bias = tl.load(b_ptr + n.to(tl.int64) * stride_b, mask=of_group, other=0).to(acc.dtype)
-        values += bias[None, :] if ROWS_FIRST else bias[:, None]
-    if not ROWS_FIRST:
-        values = tl.trans(values)
-    rows = out_ptr + (image * area + pixel) * N
-    seen = there[:, None] & of_group[None, :]
-    tl.store(rows[:, None] + n[None, :], values.to(out_ptr.dtype.element_ty), mask=seen)
 
 
 @triton.jit(do_not_specialize=_RUNTIME)
@@ -115,6 +99,9 @@ def dropconnect_conv2d_fwd_kernel(
     BR: tl.constexpr,
     BN: tl.constexpr,
     BK: tl.constexpr,
+    factors_ptr=None,
+    summands_ptr=None,
+    EPILOGUE: tl.constexpr = 0,
 ):
     """BN outputs of BR · TILES positions of one mask group; TILES is 1 but for WHOLE."""
     K: tl.constexpr = KH * KW * C
@@ -123,9 +110,9 @@ def dropconnect_conv2d_fwd_kernel(
     pr = pid // n_tiles % r_tiles
     q = pid // n_tiles // r_tiles % groups
     g = pid // n_tiles // r_tiles // groups
-    p, s, sample, step = group_ids(g, S, sample_ptr, pass_ptr, stride_sample, stride_pass)
-    k0 = tl.load(key_ptr).to(tl.uint32)
-    k1 = tl.load(key_ptr + 1).to(tl.uint32)
+    p, s, k0, k1, sample, step = find_group(
+        g, S, key_ptr, sample_ptr, pass_ptr, stride_sample, stride_pass, BITS
+    )
     # A tile starts with a word, if need be before the group's first output.
     first_n32 = q * outputs // 32 + pn * (BN // 32)
     n = first_n32 * 32 + tl.arange(0, BN)
@@ -152,9 +139,9 @@ def dropconnect_conv2d_fwd_kernel(
             )  # fmt: skip
             acc = tl.zeros([BR, BN] if ROWS_FIRST else [BN, BR], ACC)
             acc = multiply_tiles(weights, rows, acc, PRECISION, ROWS_FIRST)
-            _store(
+            store_tile(
                 out_ptr, acc, first_image + image, i * OW + j, there, n, of_group, b_ptr, stride_b,
-                N, area, SCALE, HAS_BIAS, ROWS_FIRST,
+                N, area, factors_ptr, summands_ptr, SCALE, HAS_BIAS, ROWS_FIRST, EPILOGUE,
             )  # fmt: skip
     else:
         image, i, j, there = find_positions(
@@ -187,9 +174,9 @@ def dropconnect_conv2d_fwd_kernel(
                 KEEP, BITS, PRECISION, PAIRS, True, BN, BK,
             )  # fmt: skip
             acc = multiply_tiles(weights, rows, acc, PRECISION, ROWS_FIRST)
-        _store(
+        store_tile(
             out_ptr, acc, first_image + image, i * OW + j, there, n, of_group, b_ptr, stride_b,
-            N, area, SCALE, HAS_BIAS, ROWS_FIRST,
+            N, area, factors_ptr, summands_ptr, SCALE, HAS_BIAS, ROWS_FIRST, EPILOGUE,
         )  # fmt: skip
 
 
@@ -197,9 +184,9 @@ def launch_fwd(
     x: Tensor,
     w: Tensor,
     bias: Tensor | None,
-    key: Tensor,
-    sample_ids: Tensor,
-    pass_ids: Tensor,
+    key: Tensor | None,
+    sample_ids: Tensor | None,
+    pass_ids: Tensor | None,
     out: Tensor,
     *,
     stride: tuple[int, int],
@@ -210,18 +197,27 @@ def launch_fwd(
     bits: int,
     scale: float,
     config: _conv.ConvConfig | None = None,
+    epilogue: tuple[Tensor | None, Tensor | None, bool] | None = None,
 ) -> None:
-    """Write the forward into ``out``; see ``bayes_dc.ops.conv2d.reference.forward``."""
+    """Write the forward into ``out``; see ``bayes_dc.ops.conv2d.reference.forward``.
+
+    With ``bits`` = 0 nothing is dropped: key and ids are not read, and may be None.
+    ``epilogue``: see ``_epilogue.Epilogue``.
+    """
     P, B, H, W, _ = x.shape
     _, _, OH, OW, N = out.shape
-    S = sample_ids.shape[0]
+    if bits == 0:
+        key = sample_ids = pass_ids = None
+    S = 1 if sample_ids is None else sample_ids.shape[0]
     C, outputs, K = w.shape[3], N // groups, w[0].numel() if N else 0
     if out.numel() == 0:
         return
     if K == 0:
         out.copy_(bias.expand_as(out)) if bias is not None else out.zero_()
+        _epilogue.in_place(epilogue, out)
         return
     at = (key, sample_ids, pass_ids)
+    ending = _epilogue.options(epilogue, out)
     if config is None and triton_hopper_gemm.suits(
         x, w, out, stride=stride, dilation=dilation, groups=groups, transposed=False
     ):
@@ -234,12 +230,13 @@ def launch_fwd(
             bits=bits,
             scale=scale,
             transposed=False,
+            ending=ending,
         )
         return
     taps = _conv.taps(w, stride, padding, dilation)
     mask = {"KEEP": keep, "BITS": bits, "SCALE": scale}
     if config is None and _conv.is_direct(groups, outputs):
-        triton_direct.launch_fwd(x, w, bias, *at, out, taps, groups, mask)
+        triton_direct.launch_fwd(x, w, bias, *at, out, taps, groups, mask, ending)
         return
     images = B // S
     positions = images * OH * OW
@@ -258,7 +255,7 @@ def launch_fwd(
             x,
             w,
             bias if bias is not None else w,
-            *at,
+            *(w if t is None else t for t in at),
             out,
             S,
             images,
@@ -275,11 +272,11 @@ def launch_fwd(
             *_conv.divisor(OW),
             *x.stride()[:4],
             bias.stride(0) if bias is not None else 0,
-            sample_ids.stride(0),
-            pass_ids.stride(0),
+            *(t.stride(0) if t is not None else 0 for t in at[1:]),
             C=C,
             **taps._asdict(),
             **mask,
+            **ending,
             HAS_BIAS=bias is not None,
             PRECISION=kind,
             ACC=_launch.accumulator(x.dtype),

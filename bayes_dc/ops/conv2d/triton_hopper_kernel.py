@@ -13,8 +13,11 @@ Tile        BM results of PARTS images with a mask of their own (or of one mask 
             parts and masked in registers. Positions are a box, shifted by a tap: what lies outside
             reads as zeros, so padding is free. wgmma multiplies one part while the next is masked;
             few positions leave most of it idle, there BY_WARP takes the instructions of a warp.
+            BITS = 0: nothing is dropped, nothing of a mask made or read; 16-bit weights then stay
+            in shared memory.
 Grid        cdiv(M, BM) · boxes · PHASES² · P · cdiv(B, images) programs, m fastest.
-Precision   bfloat16, float16 or TensorFloat-32 products, float32 sums; s and b once, at the end.
+Precision   bfloat16, float16 or TensorFloat-32 products, float32 sums; s, b and the epilogue
+            (_epilogue.py) once, at the end.
 Order       64 c after the other, all taps of each, in one program: no atomics, no split; `out`
             repeats bit for bit.
 Cost        for 2·BR operations 1.25 to 1.5 instructions, and 1/128 Philox call. Integer units issue
@@ -27,20 +30,17 @@ from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import (
     fence_async_shared,
     mbarrier,
-    mma_v2,
     warpgroup_mma,
     warpgroup_mma_wait,
 )
 
 from bayes_dc.ops._hopper import block_barrier
 from bayes_dc.ops._wgmma import (
-    as_operand,
-    call_layout,
-    mask_tile,
     rows_layout,
     spread_rows_layout,
     steps_per_chunk,
 )
+from bayes_dc.ops.conv2d.triton_hopper_products import multiply_by_warp, multiply_dense
 from bayes_dc.ops.conv2d.triton_hopper_store import store_results, sums_layout
 from bayes_dc.ops.conv2d.triton_hopper_walk import (
     advance,
@@ -48,7 +48,7 @@ from bayes_dc.ops.conv2d.triton_hopper_walk import (
     expect_weights,
     fetch_source,
     fetch_weights,
-    load_weights,
+    load_ids,
     make_words,
     next_weights,
     operand,
@@ -93,6 +93,9 @@ def masked_conv_kernel(
     SLOTS: gl.constexpr,
     STAGES: gl.constexpr,
     BY_WARP: gl.constexpr,
+    factors_ptr=None,
+    summands_ptr=None,
+    EPILOGUE: gl.constexpr = 0,
 ):
     """BM results of every position of a box.
 
@@ -119,6 +122,7 @@ def masked_conv_kernel(
     ROWS: gl.constexpr = rows_layout(BM, BC, WARPS, SIZE, TRANSPOSED)
     SPREAD: gl.constexpr = spread_rows_layout(BM, BC, WARPS, SIZE, TRANSPOSED)
     PHASES: gl.constexpr = STRIDE if TRANSPOSED else 1
+    DENSE: gl.constexpr = BITS == 0 and SIZE == 16 and not (TRANSPOSED or BY_WARP)
 
     LINES: gl.constexpr = BH + (edge_desc.block_type.shape[1] if DOWN > 1 else 0)
     B: gl.constexpr = gl.NVMMASharedLayout.get_default_for([BR, BC], ELEMENT)
@@ -181,12 +185,10 @@ def masked_conv_kernel(
         taps = KH * KW
         steps = gl.cdiv(C, BC) * taps
 
-    E: gl.constexpr = gl.SliceLayout(1, gl.SliceLayout(2, call_layout(WORDS, QUADS, WARPS)))
-    part_image = gl.minimum(image0 + gl.arange(0, ENTRIES, E) % PARTS, images - 1)
-    sample = gl.load(sample_ptr + part_image.to(gl.int64) * stride_sample).to(gl.uint32)
-    step = gl.load(pass_ptr + p.to(gl.int64) * stride_pass).to(gl.uint32)
-    k0 = gl.load(key_ptr).to(gl.uint32)
-    k1 = gl.load(key_ptr + 1).to(gl.uint32)
+    ids = load_ids(
+        key_ptr, sample_ptr, pass_ptr, p, image0, images, stride_sample, stride_pass,
+        ENTRIES, PARTS, WORDS, QUADS, BITS,
+    )  # fmt: skip
     if TRANSPOSED:
         n = gl.arange(0, BC, gl.SliceLayout(0, ROWS))[None, :]
     else:
@@ -196,7 +198,6 @@ def masked_conv_kernel(
 
     corner = (p * P_images + image0, i0, j0)
     walk = (ah, aw, along, taps)
-    ids = (k0, k1, sample, step)
     descriptors = (source_desc, edge_desc, w_desc)
     memory = (source, stored, chunks_of_words)
     barriers = (here, ready)
@@ -210,42 +211,44 @@ def masked_conv_kernel(
     for at in gl.static_range(STAGES - 1):
         expect_weights(w_desc, ready, at, steps)
         fetch_weights(w_desc, stored, ready, m0, walk, at, steps, TAPS, TRANSPOSED)
-    make_words(
-        chunks_of_words.index(0), 0, m0, walk, stride_tap, k0, k1, sample, step,
-        PARTS, BC, TAPS, TRANSPOSED, KEEP, BITS,
-    )  # fmt: skip
+    if BITS > 0:
+        make_words(
+            chunks_of_words.index(0), 0, m0, walk, stride_tap, ids[0], ids[1], ids[2],
+            ids[3], PARTS, BC, TAPS, TRANSPOSED, KEEP, BITS,
+        )  # fmt: skip
     block_barrier()
     accs = ()
     for _ in gl.static_range(PARTS):
         accs = accs + (gl.zeros([BM, BR], gl.float32, MMA),)
-    if BY_WARP:
-        BOP: gl.constexpr = gl.DotOperandLayout(1, MMA, 32 // SIZE)
-        for i in range(0, steps):
-            # Every warp has done with stage i − 1, the one to be filled, and its words.
-            fence_async_shared()
-            block_barrier()
-            advance(
-                i, steps, descriptors, memory, barriers, corner, m0, C, walk, stride_tap, ids,
-                IMAGES, PARTS, DOWN, CHUNK, TAPS, TRANSPOSED, KEEP, BITS,
-            )  # fmt: skip
-            mbarrier.wait(here.index(i // DOWN % SLOTS), i // DOWN // SLOTS & 1)
-            mbarrier.wait(ready.index(i % STAGES), i // STAGES & 1)
-            w = load_weights(tiles, i, ROWS, TRANSPOSED)
-            new = ()
-            for part in gl.static_range(PARTS):
-                word = words.index((i * PARTS + part) % words.shape[0])
-                kept = mask_tile(w, word, shift, byte, SPREAD, TRANSPOSED)
-                a = as_operand(kept, A, TRANSPOSED)
-                b = operand(
-                    right, i, part, IMAGES * LINES, PARTS, SLOTS, DOWN, BR, TAPS, TRANSPOSED
-                )
-                new = new + (mma_v2(a, b.load(BOP), accs[part]),)
-            accs = new
-        done = accs
+    if DENSE:
+        done = multiply_dense(
+            accs, steps, tiles, right, descriptors, memory, barriers, corner, m0, C, walk,
+            stride_tap, ids, IMAGES, DOWN, CHUNK, TAPS,
+        )  # fmt: skip
+    elif BY_WARP:
+        done = multiply_by_warp(
+            accs, steps, tiles, right, words, shift, byte, descriptors, memory, barriers, corner,
+            m0, C, walk, stride_tap, ids, IMAGES, LINES, PARTS, DOWN, CHUNK, TAPS, TRANSPOSED,
+            KEEP, BITS, A, ROWS, SPREAD,
+        )  # fmt: skip
     else:
         w = gl.zeros([BM, BC], ELEMENT, ROWS)
         w, now = next_weights(
-            w, tiles, ready, words, shift, byte, 0, steps, 0, PARTS, A, ROWS, SPREAD, TRANSPOSED
+            w,
+            tiles,
+            ready,
+            words,
+            shift,
+            byte,
+            0,
+            steps,
+            0,
+            PARTS,
+            A,
+            ROWS,
+            SPREAD,
+            TRANSPOSED,
+            BITS,
         )
         before = now
         UNROLL: gl.constexpr = 2 if PARTS == 1 else 1
@@ -275,7 +278,7 @@ def masked_conv_kernel(
                         )  # fmt: skip
                     w, later = next_weights(
                         w, tiles, ready, words, shift, byte, i + (part + 1) // PARTS, steps,
-                        (part + 1) % PARTS, PARTS, A, ROWS, SPREAD, TRANSPOSED,
+                        (part + 1) % PARTS, PARTS, A, ROWS, SPREAD, TRANSPOSED, BITS,
                     )  # fmt: skip
                     before = now
                     now = later
@@ -295,6 +298,6 @@ def masked_conv_kernel(
     target = out_ptr + p.to(gl.int64) * stride_op + image0.to(gl.int64) * stride_ob
     store_results(
         done, target, b_ptr, (i0 * PHASES + ah, j0 * PHASES + aw), m0, images - image0, OH, OW, M,
-        stride_b, stride_ob, stride_oh, stride_ow, PARTS, BH, BW, PHASES, SCALE, HAS_BIAS,
-        TRANSPOSED, ELEMENT,
+        stride_b, stride_ob, stride_oh, stride_ow, factors_ptr, summands_ptr, PARTS, BH, BW,
+        PHASES, SCALE, HAS_BIAS, TRANSPOSED or DENSE, EPILOGUE, ELEMENT,
     )  # fmt: skip

@@ -8,7 +8,7 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import mbarrier, tma
 
-from bayes_dc.ops._wgmma import as_operand, call_layout, mask_tile, store_words
+from bayes_dc.ops._wgmma import as_operand, call_layout, mask_tile, round_tile, store_words
 
 
 @gluon.jit
@@ -124,6 +124,28 @@ def fetch_source(
 
 
 @gluon.jit
+def load_ids(
+    key_ptr, sample_ptr, pass_ptr, p, image0, images, stride_sample, stride_pass,
+    ENTRIES: gl.constexpr, PARTS: gl.constexpr, WORDS: gl.constexpr, QUADS: gl.constexpr,
+    BITS: gl.constexpr,
+):  # fmt: skip
+    """Key words, ids of the images of a chunk's entries and of pass ``p``, if there are bits."""
+    if BITS > 0:
+        E: gl.constexpr = gl.SliceLayout(
+            1, gl.SliceLayout(2, call_layout(WORDS, QUADS, gl.num_warps()))
+        )
+        part_image = gl.minimum(image0 + gl.arange(0, ENTRIES, E) % PARTS, images - 1)
+        sample = gl.load(sample_ptr + part_image.to(gl.int64) * stride_sample).to(gl.uint32)
+        step = gl.load(pass_ptr + p.to(gl.int64) * stride_pass).to(gl.uint32)
+        k0 = gl.load(key_ptr).to(gl.uint32)
+        k1 = gl.load(key_ptr + 1).to(gl.uint32)
+        ids = (k0, k1, sample, step)
+    else:
+        ids = (0, 0, 0, 0)
+    return ids
+
+
+@gluon.jit
 def make_words(
     words, first, m, walk, stride_tap, k0, k1, sample, step,
     PARTS: gl.constexpr, BC: gl.constexpr, TAPS: gl.constexpr, TRANSPOSED: gl.constexpr,
@@ -196,12 +218,13 @@ def advance(
     here, ready = barriers
     k0, k1, sample, step = ids
     BC: gl.constexpr = source_desc.block_type.shape[4]
-    if at % CHUNK == 0:
+    if BITS > 0:
         c = at // CHUNK + 1
-        make_words(
-            chunks.index(c % 2), c * CHUNK, m, walk, stride_tap, k0, k1, sample, step,
-            PARTS, BC, TAPS, TRANSPOSED, KEEP, BITS,
-        )  # fmt: skip
+        if at % CHUNK == 0:
+            make_words(
+                chunks.index(c % 2), c * CHUNK, m, walk, stride_tap, k0, k1, sample, step,
+                PARTS, BC, TAPS, TRANSPOSED, KEEP, BITS,
+            )  # fmt: skip
     positions = at + (here.shape[0] - 1) * DOWN
     weights = at + ready.shape[0] - 1
     expect_source(source_desc, edge_desc, here, positions, steps, IMAGES, DOWN)
@@ -226,6 +249,7 @@ def load_weights(tiles, at, ROWS: gl.constexpr, TRANSPOSED: gl.constexpr):
 def next_weights(
     w, tiles, ready, words, shift, byte, at, steps, part: gl.constexpr, PARTS: gl.constexpr,
     A: gl.constexpr, ROWS: gl.constexpr, SPREAD: gl.constexpr, TRANSPOSED: gl.constexpr,
+    BITS: gl.constexpr,
 ):  # fmt: skip
     """The weights of step ``at``, and those of ``part`` as wgmma's first operand.
 
@@ -237,5 +261,9 @@ def next_weights(
         mbarrier.wait(ready.index(at % STAGES), at // STAGES & 1, pred=at < steps)
     if part <= 1:
         w = load_weights(tiles, at, ROWS, TRANSPOSED)
-    word = words.index((at * PARTS + part) % words.shape[0])
-    return w, as_operand(mask_tile(w, word, shift, byte, SPREAD, TRANSPOSED), A, TRANSPOSED)
+    if BITS > 0:
+        word = words.index((at * PARTS + part) % words.shape[0])
+        kept = mask_tile(w, word, shift, byte, SPREAD, TRANSPOSED)
+    else:
+        kept = round_tile(w)
+    return w, as_operand(kept, A, TRANSPOSED)

@@ -7,7 +7,16 @@ image by image, row by row. Weights of one output are numbered k = (kh · KW + k
 import triton
 import triton.language as tl
 
-from bayes_dc.ops._tiles import any_words, round_tf32, select_kept, spread_signs, tile_words
+from bayes_dc.ops._tiles import (
+    any_words,
+    finish,
+    group_ids,
+    round_tf32,
+    select_kept,
+    spread_signs,
+    tile_words,
+)
+from bayes_dc.rng.device import mask_words
 
 
 @triton.jit
@@ -15,6 +24,26 @@ def _divide(r, magic, shift):
     """r // divisor for 0 ≤ r < 2**31, with ``_conv.divisor``'s numbers: three instructions."""
     bits = tl.cast(magic, tl.int32).to(tl.uint32, bitcast=True)
     return (tl.umulhi(r.to(tl.uint32) * 2, bits + r.to(tl.uint32) * 0) >> shift).to(tl.int32)
+
+
+@triton.jit
+def find_group(g, S, key_ptr, sample_ptr, pass_ptr, stride_sample, stride_pass, BITS: tl.constexpr):
+    """Pass and sample index of group ``g`` as int64, then what its masks are made of.
+
+    Without masks, BITS = 0, nothing is read.
+    """
+    if BITS > 0:
+        p, s, sample, step = group_ids(g, S, sample_ptr, pass_ptr, stride_sample, stride_pass)
+        k0 = tl.load(key_ptr).to(tl.uint32)
+        k1 = tl.load(key_ptr + 1).to(tl.uint32)
+    else:
+        p = (g // S).to(tl.int64)
+        s = (g - g // S * S).to(tl.int64)
+        k0 = tl.cast(0, tl.uint32)
+        k1 = k0
+        sample = k0
+        step = k0
+    return p, s, k0, k1, sample, step
 
 
 @triton.jit
@@ -51,6 +80,18 @@ def inside(i, j, height, width):
 
 
 @triton.jit
+def keep_at(k0, k1, n, k, sample, step, KEEP: tl.constexpr, BITS: tl.constexpr):
+    """Whether weight (n, k) is kept, for int32 ``n`` and ``k`` of one shape."""
+    d0, d1, d2, d3 = mask_words(
+        k0, k1, (k // 4).to(tl.uint32), (n // 32).to(tl.uint32), sample + (n * 0).to(tl.uint32),
+        step, KEEP, BITS,
+    )  # fmt: skip
+    low = tl.where(k % 2 == 0, d0, d1)
+    high = tl.where(k % 2 == 0, d2, d3)
+    return ((tl.where(k % 4 < 2, low, high) >> (n % 32).to(tl.uint32)) & 1) != 0
+
+
+@triton.jit
 def load_patches(
     x, there, i, j, height, width, stride_i, stride_j, k, K,
     DH: tl.constexpr, DW: tl.constexpr, KW: tl.constexpr, C: tl.constexpr, WIDE: tl.constexpr,
@@ -78,15 +119,20 @@ def mask_weights(
 ):  # fmt: skip
     """Weights [OUTPUTS, INPUTS] from word ``first_n32`` and input ``first_k`` on, masked.
 
-    QUADS promises that ``first_k`` is a multiple of 4. Rounded to TensorFloat-32 where they are
-    multiplied in it.
+    QUADS promises that ``first_k`` is a multiple of 4; BITS = 0 that nothing is dropped. Rounded to
+    TensorFloat-32 where they are multiplied in it.
     """
     WORDS: tl.constexpr = OUTPUTS // 32
-    if QUADS:
-        words = tile_words(k0, k1, first_n32, first_k // 4, sample, step, KEEP, BITS, WORDS, INPUTS)
+    if BITS == 0:
+        kept = w
     else:
-        words = any_words(k0, k1, first_n32, first_k, sample, step, KEEP, BITS, WORDS, INPUTS)
-    kept = select_kept(w, spread_signs(words, OUTPUTS, INPUTS), PAIRS)
+        if QUADS:
+            words = tile_words(
+                k0, k1, first_n32, first_k // 4, sample, step, KEEP, BITS, WORDS, INPUTS
+            )
+        else:
+            words = any_words(k0, k1, first_n32, first_k, sample, step, KEEP, BITS, WORDS, INPUTS)
+        kept = select_kept(w, spread_signs(words, OUTPUTS, INPUTS), PAIRS)
     if PRECISION == "tf32" and w.dtype == tl.float32:
         kept = round_tf32(kept)
     return kept
@@ -129,3 +175,22 @@ def first_tap(
         meets = (phase + PAD - (STEP - 1 - i) * DILATION) % STRIDE == 0
         first = tl.where(meets, STEP - 1 - i, first)
     return tl.minimum(first, TAPS)
+
+
+@triton.jit
+def store_tile(
+    out_ptr, acc, image, pixel, there, n, of_group, b_ptr, stride_b, N, area,
+    factors_ptr, summands_ptr, SCALE: tl.constexpr, HAS_BIAS: tl.constexpr,
+    ROWS_FIRST: tl.constexpr, EPILOGUE: tl.constexpr,
+):  # fmt: skip
+    """Scale ``acc``, add the bias, finish and write; ``image`` counts those of the whole output."""
+    values = acc * SCALE
+    if HAS_BIAS:
+        bias = tl.load(b_ptr + n.to(tl.int64) * stride_b, mask=of_group, other=0).to(acc.dtype)
+        values += bias[None, :] if ROWS_FIRST else bias[:, None]
+    values = finish(values, factors_ptr, summands_ptr, n, of_group, EPILOGUE, ROWS_FIRST)
+    if not ROWS_FIRST:
+        values = tl.trans(values)
+    rows = out_ptr + (image * area + pixel) * N
+    seen = there[:, None] & of_group[None, :]
+    tl.store(rows[:, None] + n[None, :], values.to(out_ptr.dtype.element_ty), mask=seen)

@@ -1,24 +1,24 @@
 """Keyed dropout on the CPU: launcher.
 
 Shapes      x, out [P, S, U, V], any strides, a zero stride of x included
-Mask        rng/SPEC.md (Dropout), made for a part of the rows at a time and used at once
-Precision   one product, rounded to the type of ``out``
+Mask        rng/SPEC.md (Dropout), made for 8192 units at a time and used at once
+Precision   one product in float32 (float64 for float64), rounded to the type of ``out``
 Threads     torch.get_num_threads(), from the pool of ``ops/_threads.py``
-Memory      one byte for each unit of 2**22 elements, or of one sample if that is larger
-Cost        a word of the generator per digit of p and 32 units; about 2 ns for an element
+Memory      11 KB per thread; other types than those of the product are converted 1 MiB at a time.
+            All of it is taken from ``workspace``, if given
+Cost        a word of the generator per digit of p and 32 units, and a pass over memory
 """
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from bayes_dc.ops import _threads
-from bayes_dc.ops.dropout._cpu_bits import UNITS, fill_dropped
+from bayes_dc.ops._cpu_memory import PART, Room, parts, total
+from bayes_dc.ops._cpu_tasks import do_tasks, scalar, sums_of
+from bayes_dc.ops.dropout import _cpu_bits
 
-_ELEMENTS = 1 << 22
-"""Elements whose masks are held together."""
 _SMALL = 1 << 15
-"""Units below which a second thread costs more than it saves."""
+"""Elements below which a second thread costs more than it saves."""
+_WORKSPACE = "ops.dropout.cpu.workspace_bytes"
 
 
 def launch_dropout(
@@ -32,6 +32,7 @@ def launch_dropout(
     bits: int,
     scale: float,
     by_channel: bool,
+    workspace: Tensor | None = None,
 ) -> None:
     """Write scale · x where a unit is kept, 0 elsewhere; see ``reference.forward``.
 
@@ -45,34 +46,67 @@ def launch_dropout(
         bits: Number of its binary digits, at least 1.
         scale: Factor on what is kept.
         by_channel: Whether a unit is one of the U channels, or an element.
+        workspace: uint8 ``[workspace_bytes(x, out)]``, overwritten: with it, and with contiguous
+            ids, nothing of 4 KiB or more is allocated. None allocates.
+
+    Raises:
+        ValueError: If ``workspace`` is not such a tensor, or too small.
     """
-    P, S, U, V = x.shape
+    P, S, _, _ = x.shape
     if x.numel() == 0:
         return
-    units = U if by_channel else U * V
-    ids = [t.contiguous().numpy() for t in (key, sample_ids, pass_ids)]
-    samples = max(1, min(S, _ELEMENTS // (U * V)))
-    passes = max(1, _ELEMENTS // (S * U * V)) if samples == S else 1
-    for p in range(0, P, passes):
-        for s in range(0, S, samples):
-            part = (slice(p, p + passes), slice(s, s + samples))
-            into = out[part]
-            dropped = np.empty((into.shape[0] * into.shape[1], units), np.uint8)
-            _fill(dropped, p * S + s, ids, keep, bits)
-            torch.mul(x[part], scale, out=into)
-            mask = torch.from_numpy(dropped).view(torch.bool)
-            into.masked_fill_(mask.view(*into.shape[:3], 1 if by_channel else V), 0)
+    room, dtype = Room(workspace, _WORKSPACE), sums_of(out.dtype)
+    ids = tuple(t.contiguous() for t in (key, sample_ids, pass_ids))
+    if x.dtype == out.dtype == dtype:
+        _run(x, out, ids, keep, bits, scale, by_channel, room)
+        return
+    for p, s, _ in parts(P, S, 1, _samples_of_a_part(x, dtype)):
+        inner = room.inner()
+        part = inner.tensor(x[p, s].shape, dtype).copy_(x[p, s])
+        here = (ids[0], ids[1][s], ids[2][p])
+        _run(part, part, here, keep, bits, scale, by_channel, inner)
+        out[p, s] = part
 
 
-def _fill(dropped: np.ndarray, first: int, ids: list[np.ndarray], keep: int, bits: int) -> None:
-    """Make the bytes of all rows, on as many threads as they are worth."""
-    blocks = dropped.shape[0] * -(-dropped.shape[1] // UNITS)
-    threads = torch.get_num_threads() if dropped.size * bits > _SMALL else 1
-    each = max(1, -(-blocks // (4 * threads)))
-    starts = iter(range(0, blocks, each))  # shared: one thread at a time takes a number
+def workspace_bytes(x: Tensor, out: Tensor) -> int:
+    """Size of the workspace of ``launch_dropout``; it does not depend on passes and samples.
 
-    def work() -> None:
-        for start in starts:
-            fill_dropped(*(dropped, start, min(start + each, blocks), first), *ids, keep, bits)
+    Args:
+        x: A tensor with the U, V and dtype of x, on any device.
+        out: The same for the result.
 
-    _threads.share(work, threads)
+    Returns:
+        Bytes, for ``torch.get_num_threads()`` threads. With less, fewer threads work.
+    """
+    dtype = sums_of(out.dtype)
+    threads = [_cpu_bits.scratch_bytes(dtype.itemsize)] * torch.get_num_threads()
+    if x.dtype == out.dtype == dtype:
+        return total(*threads)
+    part = _samples_of_a_part(x, dtype) * x.shape[2:].numel()
+    return total(part * dtype.itemsize, *threads)
+
+
+def _samples_of_a_part(x: Tensor, dtype: torch.dtype) -> int:
+    """Samples that are converted together, at least one."""
+    return max(1, PART // max(1, x.shape[2:].numel() * dtype.itemsize))
+
+
+def _run(
+    x: Tensor,
+    out: Tensor,
+    ids: tuple[Tensor, ...],
+    keep: int,
+    bits: int,
+    scale: float,
+    by_channel: bool,
+    room: Room,
+) -> None:
+    """Make the masks of all rows and apply them, on as many threads as they are worth."""
+    do_tasks(
+        _cpu_bits,
+        torch.get_num_threads() if x.numel() > _SMALL else 1,
+        (*x.shape, int(by_channel), x, *x.stride(), out, *out.stride()),
+        (*ids, keep, bits),
+        scale=scalar(scale, out.dtype),
+        room=room,
+    )

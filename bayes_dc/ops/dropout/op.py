@@ -38,16 +38,24 @@ def _triton() -> Callable[..., None]:
     return launch_dropout
 
 
-def _dropout_by(launcher: Callable[[], Callable[..., None]]) -> Callable[..., Tensor]:
-    """``keyed_dropout`` with the launcher of one device."""
+def launcher(x: Tensor) -> Callable[..., None]:
+    """What computes a call: the choice of the operator, for callers that bring their memory.
 
-    def dropout(x: Tensor, *at: Any) -> Tensor:
-        out = _dropout_fake(x)
-        keep, bits, scale, by_channel = at[3:]
-        launcher()(x, *at[:3], out, keep=keep, bits=bits, scale=scale, by_channel=by_channel)
-        return out
+    Args:
+        x: ``[P, S, U, V]``.
 
-    return dropout
+    Returns:
+        A launcher, which writes into the tensor it is given.
+    """
+    return _cpu() if x.device.type == "cpu" else _triton()
+
+
+def _keyed_dropout(x: Tensor, *at: Any) -> Tensor:
+    """``keyed_dropout``; ``at`` are the arguments of the schema after x."""
+    out = _dropout_fake(x)
+    keep, bits, scale, by_channel = at[3:]
+    launcher(x)(x, *at[:3], out, keep=keep, bits=bits, scale=scale, by_channel=by_channel)
+    return out
 
 
 def _dropout_fake(x: Tensor, *_: Any) -> Tensor:
@@ -59,7 +67,7 @@ def _dropout_fake(x: Tensor, *_: Any) -> Tensor:
     return x.new_empty((P, S, U, V))
 
 
-register(_LIBRARY, "keyed_dropout", _dropout_by(_cpu), _dropout_by(_triton), _dropout_fake)
+register(_LIBRARY, "keyed_dropout", _keyed_dropout, _keyed_dropout, _dropout_fake)
 
 
 class _Dropout(torch.autograd.Function):

@@ -2,15 +2,16 @@
 
 Task        up to 32 rows (× 256 outputs of ``linear``); taken from a shared counter
 Order       k ascending, 128 to a chain, the chains added up in order; the same for any tasks
-Scratch     64 KB per thread in float32
+Scratch     72 KB per thread in float32, whatever the shape
 """
 
 from typing import Any
 
 import numpy as np
 from llvmlite import ir
-from numba import types
+from numba import carray, types
 
+from bayes_dc.ops._cpu_emit import next_task
 from bayes_dc.ops.gaussian._cpu_products import OUTPUTS, ROWS, add_products
 from bayes_dc.rng.numba_jit import compiled, inlined, primitive
 from bayes_dc.rng.numba_normals import QUADS, fill_normals
@@ -24,17 +25,33 @@ BLOCK = 4 * QUADS
 _WORDS = BLOCK // OUTPUTS
 _DEPTH = 128
 
+_WORDS_AT = 8 * BLOCK  # behind the normals and what they are made from
+_MEANS_AT = _WORDS_AT + 8 * BLOCK
+_SUMS = _WORDS * TASK_ROWS * OUTPUTS
+
+
+def scratch_bytes(size: int) -> int:
+    """Scratch memory of one thread for elements of ``size`` bytes."""
+    return _MEANS_AT + 2 * _SUMS * size
+
 
 @primitive
-def _take(typingctx: Any, counter: Any) -> Any:
-    """Take the number at an address and add one to it, atomically."""
+def _pointer(typingctx: Any, address: Any) -> Any:
+    """An address as a pointer."""
 
     def codegen(context: Any, builder: ir.IRBuilder, signature: Any, args: Any) -> ir.Value:
-        number = ir.IntType(64)
-        pointer = builder.inttoptr(args[0], number.as_pointer())
-        return builder.atomic_rmw("add", pointer, ir.Constant(number, 1), "monotonic")
+        return builder.inttoptr(args[0], context.get_value_type(types.voidptr))
 
-    return types.int64(types.int64), codegen
+    return types.voidptr(types.int64), codegen
+
+
+@inlined
+def _room_for_normals(scratch: int) -> Any:
+    """Arrays that normals of a block are made in: z, and two that are overwritten."""
+    z = carray(_pointer(scratch), BLOCK, np.float32)
+    parts = carray(_pointer(scratch + 4 * BLOCK), (4, QUADS), np.float32)
+    words = carray(_pointer(scratch + _WORDS_AT), (4, QUADS), np.uint64)
+    return z, parts, words
 
 
 @inlined
@@ -86,6 +103,7 @@ def _row_normals(
 
 @compiled
 def linear(
+    scratch: int,
     counter: int,
     task_rows: int,
     x: Any,
@@ -103,13 +121,12 @@ def linear(
     moments, N = x.shape[0], out.shape[1]
     splits = (N + BLOCK - 1) // BLOCK
     tasks = (moments + task_rows - 1) // task_rows * splits
-    mean = np.empty((_WORDS, TASK_ROWS, OUTPUTS), x.dtype)
-    var = np.empty((_WORDS, TASK_ROWS, OUTPUTS), x.dtype)
-    z = np.empty(BLOCK, np.float32)
-    parts = np.empty((4, QUADS), np.float32)
-    words = np.empty((4, QUADS), np.uint64)
+    shape = (_WORDS, TASK_ROWS, OUTPUTS)
+    mean = carray(_pointer(scratch + _MEANS_AT), shape, x.dtype)
+    var = carray(_pointer(scratch + _MEANS_AT + _SUMS * x.itemsize), shape, x.dtype)
+    z, parts, words = _room_for_normals(scratch)
     while True:
-        task = _take(counter)
+        task = next_task(counter)
         if task >= tasks:
             break
         first = task // splits * task_rows
@@ -134,6 +151,7 @@ def linear(
 
 @compiled
 def draw(
+    scratch: int,
     counter: int,
     task_rows: int,
     mean: Any,
@@ -148,11 +166,9 @@ def draw(
     """Draws [P · S · R, N] from mean and var [P' · S · R, N], P' = 1 or P."""
     moments, N = mean.shape[0], out.shape[1]
     tasks = (moments + task_rows - 1) // task_rows
-    z = np.empty(BLOCK, np.float32)
-    parts = np.empty((4, QUADS), np.float32)
-    words = np.empty((4, QUADS), np.uint64)
+    z, parts, words = _room_for_normals(scratch)
     while True:
-        task = _take(counter)
+        task = next_task(counter)
         if task >= tasks:
             break
         for i in range(task * task_rows, min((task + 1) * task_rows, moments)):
@@ -168,6 +184,7 @@ def draw(
 
 @compiled
 def draw_dvar(
+    scratch: int,
     counter: int,
     task_rows: int,
     gy: Any,
@@ -182,11 +199,9 @@ def draw_dvar(
     """Gradients [P' · S · R, N]: Σ gy z / (2 σ) over passes that share a moment, 0 where σ is 0."""
     moments, N = var.shape[0], out.shape[1]
     tasks = (moments + task_rows - 1) // task_rows
-    z = np.empty(BLOCK, np.float32)
-    parts = np.empty((4, QUADS), np.float32)
-    words = np.empty((4, QUADS), np.uint64)
+    z, parts, words = _room_for_normals(scratch)
     while True:
-        task = _take(counter)
+        task = next_task(counter)
         if task >= tasks:
             break
         for i in range(task * task_rows, min((task + 1) * task_rows, moments)):

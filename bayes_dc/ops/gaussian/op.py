@@ -52,6 +52,35 @@ def _triton(name: str) -> Callable[..., Any]:
     return next(getattr(m, name) for m in modules if hasattr(m, name))
 
 
+def launcher(name: str, rows: Tensor) -> Callable[..., Any]:
+    """A launcher for the device of a tensor, for callers that bring their memory.
+
+    Args:
+        name: ``"launch_draw"``, ``"launch_draw_dvar"`` or, on a GPU, ``"launch_moments"``.
+        rows: One of its operands.
+
+    Returns:
+        A launcher, which writes into the tensors it is given.
+    """
+    return (_cpu if rows.device.type == "cpu" else _triton)(name)
+
+
+def fused_launcher(x: Tensor, w: Tensor, squares: Tensor, out: Tensor) -> Callable[..., None]:
+    """What makes products and draws in one launch, on a GPU, where no passes share rows.
+
+    Args:
+        x: ``[P, S, R, K]``.
+        w: ``factors.rounded`` of the weights, ``[N, K]``.
+        squares: ``factors.squares`` of the weights.
+        out: ``[P, S, R, N]``.
+
+    Returns:
+        ``launch_hopper`` where its kernel suits the tensors, else ``launch_linear``.
+    """
+    suits = _triton("suits_hopper")(x, w, squares, out)
+    return _triton("launch_hopper" if suits else "launch_linear")
+
+
 def _options(keep: int, bits: int, scale: float) -> dict[str, Any]:
     return {"keep": keep, "bits": bits, "scale": scale}
 
@@ -68,12 +97,11 @@ def _linear_cuda(x: Tensor, w: Tensor, bias: Tensor | None, *at: Any) -> Tensor:
     if out.numel() == 0:
         return out
     x, w, bias = x.detach(), w.detach(), None if bias is None else bias.detach()
-    if not _on_tensor_cores(x.dtype, x.shape[3]):  # which would not keep the dtype's accuracy
+    if not on_tensor_cores(x.dtype, x.shape[3]):  # which would not keep the dtype's accuracy
         mean, var = _torch_moments(x, w, bias, **options)
     elif out.shape[0] == x.shape[0]:
         squares, w = _squares(w), _rounded(w)
-        suits = _triton("suits_hopper")(x, w, squares, out)
-        launch = _triton("launch_hopper" if suits else "launch_linear")
+        launch = fused_launcher(x, w, squares, out)
         launch(x, w, bias, *at[:3], out, **options, squares=squares)
         return out
     else:
@@ -88,8 +116,16 @@ def _linear_fake(x: Tensor, w: Tensor, bias: Tensor | None, *at: Any) -> Tensor:
     return x.new_empty((at[2].shape[0], *x.shape[1:3], w.shape[0]))
 
 
-def _on_tensor_cores(dtype: torch.dtype, K: int) -> bool:
-    """16 bits, and float32 where torch may use TensorFloat-32; not for a few squares."""
+def on_tensor_cores(dtype: torch.dtype, K: int) -> bool:
+    """Whether a GPU computes moments on tensor cores; for a few squares they are not accurate.
+
+    Args:
+        dtype: Type of the tensors.
+        K: Inputs.
+
+    Returns:
+        True for 16 bits, and for float32 where torch may use TensorFloat-32.
+    """
     if dtype == torch.float32:
         return K >= _FEW_INPUTS and _device.tensor_float32()
     return dtype == torch.bfloat16 or (dtype == torch.float16 and K >= _FEW_INPUTS)

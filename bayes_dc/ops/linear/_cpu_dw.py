@@ -142,4 +142,4 @@ def run(
             k0 = k_start + j * INPUTS
             target = out + (n0 * K + k0) * size
             source = sums + j * _TILE * size
-            write_tile(target, K, source, n_count, min(INPUTS, K - k0), 0, scale)
+            write_tile(target, K, source, n_count, min(INPUTS, K - k0), 0, 0, 0, 0, scale)

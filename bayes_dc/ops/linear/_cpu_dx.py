@@ -168,4 +168,4 @@ def run(
             k0 = (k_block0 + j) * INPUTS
             target = out + (row0 * K + k0) * size
             source = sums + j * blocks * _TILE * size
-            write_tile(target, K, source, count, min(INPUTS, K - k0), 0, scale)
+            write_tile(target, K, source, count, min(INPUTS, K - k0), 0, 0, 0, 0, scale)

@@ -75,6 +75,9 @@ def run(
     w: int,
     w_n: int,
     bias: int,
+    factors: int,
+    summands: int,
+    relu: int,
     out: int,
     P: int,
     S: int,
@@ -156,5 +159,15 @@ def run(
             n0 = (word0 + j) * WORD
             target = out + (row0 * N + n0) * size
             source = sums + j * blocks * _TILE * size
-            offset = bias + n0 * size if bias != 0 else 0
-            write_tile(target, N, source, count, min(WORD, N - n0), offset, scale)
+            write_tile(
+                target,
+                N,
+                source,
+                count,
+                min(WORD, N - n0),
+                bias + n0 * size if bias != 0 else 0,
+                factors + n0 * size if factors != 0 else 0,
+                summands + n0 * size if summands != 0 else 0,
+                relu,
+                scale,
+            )

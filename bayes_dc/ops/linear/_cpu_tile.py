@@ -116,12 +116,30 @@ def copy_tiles(
 
 @inlined
 def write_tile(
-    out: int, step: int, sums: int, rows: int, count: int, bias: int, scale: Any
+    out: int,
+    step: int,
+    sums: int,
+    rows: int,
+    count: int,
+    bias: int,
+    factors: int,
+    summands: int,
+    relu: int,
+    scale: Any,
 ) -> None:
-    """out[r · step + n] = scale · sums[r, n] + bias[n] for a tile [rows, 32]; bias may be 0."""
+    """out[r · step + n] = relu?((scale · sums[r, n] + bias[n]) · factors[n] + summands[n]).
+
+    For a tile [rows, 32]; the addresses of the three vectors may be 0, which leaves them out.
+    """
     for r in range(rows):
         for n in range(count):
             value = load(sums, r * INPUTS + n, scale) * scale
             if bias != 0:
                 value += load(bias, n, scale)
+            if factors != 0:
+                value *= load(factors, n, scale)
+            if summands != 0:
+                value += load(summands, n, scale)
+            if relu != 0 and value < 0:
+                value = scale - scale
             store(out, r * step + n, value)

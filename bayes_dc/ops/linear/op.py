@@ -20,7 +20,6 @@ from bayes_dc.ops._register import (
     register,
 )
 
-_Kernels = Callable[[str, Tensor], Callable[..., None]]
 _COORDINATES = "Tensor key, Tensor sample_ids, Tensor pass_ids, int keep, int bits, float scale"
 _LIBRARY = torch.library.Library("bayes_dc", "DEF")
 _LIBRARY.define(f"linear(Tensor x, Tensor w, Tensor? bias, {_COORDINATES}) -> Tensor")
@@ -56,30 +55,35 @@ def _triton(name: str, rows: Tensor) -> Callable[..., None]:
     return getattr((by_group if grouped else by_row)[name], name)
 
 
+def launcher(name: str, rows: Tensor) -> Callable[..., None]:
+    """What computes a call: the choice of the operators, for callers that bring their memory.
+
+    Args:
+        name: ``"launch_fwd"``, ``"launch_dx"`` or ``"launch_dw"``.
+        rows: ``[P, S, R, …]``, the operand with the rows that share masks.
+
+    Returns:
+        A launcher, which writes into the tensor it is given.
+    """
+    return (_cpu if rows.device.type == "cpu" else _triton)(name, rows)
+
+
 def _options(keep: int, bits: int, scale: float) -> dict[str, Any]:
     return {"keep": keep, "bits": bits, "scale": scale}
 
 
-def _linear_by(kernels: _Kernels) -> Callable[..., Tensor]:
-    """``linear`` with the launchers of ``kernels``; ``at`` are the coordinates of the schema."""
-
-    def linear(x: Tensor, w: Tensor, bias: Tensor | None, *at: Any) -> Tensor:
-        out = x.new_empty((*x.shape[:3], w.shape[0]))
-        kernels("launch_fwd", x)(x, w, bias, *at[:3], out, **_options(*at[3:]))
-        return out
-
-    return linear
+def _linear(x: Tensor, w: Tensor, bias: Tensor | None, *at: Any) -> Tensor:
+    """``linear``; ``at`` are the coordinates of the schema."""
+    out = x.new_empty((*x.shape[:3], w.shape[0]))
+    launcher("launch_fwd", x)(x, w, bias, *at[:3], out, **_options(*at[3:]))
+    return out
 
 
-def _dx_by(kernels: _Kernels) -> Callable[..., Tensor]:
-    """``linear_dx`` with the launchers of ``kernels``."""
-
-    def linear_dx(gy: Tensor, w: Tensor, *at: Any) -> Tensor:
-        out = gy.new_empty((*gy.shape[:3], w.shape[1]))
-        kernels("launch_dx", gy)(gy, w, *at[:3], out, **_options(*at[3:]))
-        return out
-
-    return linear_dx
+def _linear_dx(gy: Tensor, w: Tensor, *at: Any) -> Tensor:
+    """``linear_dx``."""
+    out = gy.new_empty((*gy.shape[:3], w.shape[1]))
+    launcher("launch_dx", gy)(gy, w, *at[:3], out, **_options(*at[3:]))
+    return out
 
 
 def _dw_cpu(gy: Tensor, x: Tensor, *at: Any) -> Tensor:
@@ -130,8 +134,8 @@ def _dw_fake(gy: Tensor, x: Tensor, *_: Any) -> Tensor:
     return gy.new_empty((gy.shape[3], x.shape[3]))
 
 
-register(_LIBRARY, "linear", _linear_by(_cpu), _linear_by(_triton), _linear_fake)
-register(_LIBRARY, "linear_dx", _dx_by(_cpu), _dx_by(_triton), _dx_fake)
+register(_LIBRARY, "linear", _linear, _linear, _linear_fake)
+register(_LIBRARY, "linear_dx", _linear_dx, _linear_dx, _dx_fake)
 register(_LIBRARY, "linear_dw", _dw_cpu, _dw_triton, _dw_fake)
 
 

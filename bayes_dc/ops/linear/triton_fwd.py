@@ -8,7 +8,8 @@ Tile        a lane owns one word (32 outputs) of ROWS rows: the bit of an output
             where it arrives, as x does, by asynchronous copies, 4·QUADS inputs ahead.
 Grid        cdiv(N, 32) · cdiv(M, 32·ROWS) programs of one warp, or of four with a range of the
             inputs each.
-Precision   products and sums in float32 (float64 for float64); s and b applied once, at the end.
+Precision   products and sums in float32 (float64 for float64); s, b and the epilogue
+            (_epilogue.py) applied once, at the end.
 Order       four ranges of inputs, k ascending in each; their sums are added in order, whoever
             made them. No atomics; `out` repeats bit for bit, and a row's bits depend neither on
             the other rows nor on the configuration.
@@ -22,7 +23,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from bayes_dc.ops import _launch
+from bayes_dc.ops import _epilogue, _launch
 from bayes_dc.ops._coordinates import row_coordinates
 from bayes_dc.ops.linear.triton_fma import load_id, load_quad
 from bayes_dc.ops.linear.triton_staged_fwd import add_inputs, sum_inputs
@@ -132,6 +133,9 @@ def dropconnect_linear_fwd_kernel(
     ROWS: tl.constexpr,
     QUADS: tl.constexpr,
     SLICES: tl.constexpr,
+    factors_ptr=None,
+    summands_ptr=None,
+    EPILOGUE: tl.constexpr = 0,
 ):
     """One word column (32 outputs) of LANES·ROWS rows; ``length`` inputs for each slice."""
     n_words = tl.cdiv(N, 32)
@@ -167,11 +171,15 @@ def dropconnect_linear_fwd_kernel(
             for i in tl.static_range(4):
                 at = n + 8 * i
                 _store8(
-                    out, b_ptr, at, N, stride_on, stride_b, inside, acc[i], SCALE, HAS_BIAS, ACC
-                )
+                    out, b_ptr, at, N, stride_on, stride_b, inside, acc[i], factors_ptr,
+                    summands_ptr, SCALE, HAS_BIAS, EPILOGUE, ACC,
+                )  # fmt: skip
         else:
             at = n + 8 * part
-            _store8(out, b_ptr, at, N, stride_on, stride_b, inside, acc, SCALE, HAS_BIAS, ACC)
+            _store8(
+                out, b_ptr, at, N, stride_on, stride_b, inside, acc, factors_ptr, summands_ptr,
+                SCALE, HAS_BIAS, EPILOGUE, ACC,
+            )  # fmt: skip
     else:
         tl.static_assert(SLICES == 1)
         total = _direct(
@@ -180,21 +188,30 @@ def dropconnect_linear_fwd_kernel(
         )  # fmt: skip
         for i in tl.static_range(4):
             at = n + 8 * i
-            _store8(out, b_ptr, at, N, stride_on, stride_b, inside, total[i], SCALE, HAS_BIAS, ACC)
+            _store8(
+                out, b_ptr, at, N, stride_on, stride_b, inside, total[i], factors_ptr, summands_ptr,
+                SCALE, HAS_BIAS, EPILOGUE, ACC,
+            )  # fmt: skip
 
 
 @triton.jit
 def _store8(
-    out, b_ptr, n, N, stride_on, stride_b, inside, a,
-    SCALE: tl.constexpr, HAS_BIAS: tl.constexpr, ACC: tl.constexpr,
+    out, b_ptr, n, N, stride_on, stride_b, inside, a, factors_ptr, summands_ptr,
+    SCALE: tl.constexpr, HAS_BIAS: tl.constexpr, EPILOGUE: tl.constexpr, ACC: tl.constexpr,
 ):  # fmt: skip
-    """Scale, add the bias and store the outputs n … n + 7."""
+    """Scale, add the bias, finish and store the outputs n … n + 7."""
     for j in tl.static_range(8):
         at = n + j
         value = a[j] * SCALE
         if HAS_BIAS:
             b = b_ptr + at.to(tl.int64) * stride_b
             value += tl.load(b, mask=at < N, other=0).to(ACC)
+        if EPILOGUE & 1:
+            value *= tl.load(factors_ptr + at, mask=at < N, other=0).to(ACC)
+        if EPILOGUE & 2:
+            value += tl.load(summands_ptr + at, mask=at < N, other=0).to(ACC)
+        if EPILOGUE & 4:
+            value = tl.maximum(value, 0.0, propagate_nan=tl.PropagateNan.ALL)
         to = out + at.to(tl.int64) * stride_on
         tl.store(to, value.to(out.dtype.element_ty), mask=inside & (at < N))
 
@@ -212,8 +229,12 @@ def launch_fwd(
     bits: int,
     scale: float,
     config: _launch.RowConfig | None = None,
+    epilogue: tuple[Tensor | None, Tensor | None, bool] | None = None,
 ) -> None:
-    """Write the forward into ``out``; see ``bayes_dc.ops.linear.reference.forward``."""
+    """Write the forward into ``out``; see ``bayes_dc.ops.linear.reference.forward``.
+
+    ``epilogue``: see ``_epilogue.Epilogue``.
+    """
     _, S, R, K = x.shape
     N = w.shape[0]
     M = _launch.count_rows(x)
@@ -258,6 +279,7 @@ def launch_fwd(
             ROWS=config.rows,
             QUADS=config.quads,
             SLICES=slices,
+            **_epilogue.options(epilogue, out),
             num_warps=slices,
             maxnreg=(config.registers or None) if staged else None,
         )

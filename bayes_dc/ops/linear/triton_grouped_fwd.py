@@ -8,8 +8,8 @@ Mask        words of rng/SPEC.md v1 at (sample_ids[s], pass_ids[p]), applied to 
             selection.
 Grid        cdiv(N, BN) · cdiv(R, BR) · P·S programs, outputs fastest: the tiles of one group meet
             in the cache.
-Precision   products in the input type (float32: PRECISION), sums in float32; s and b applied once,
-            at the end.
+Precision   products in the input type (float32: PRECISION), sums in float32; s, b and the epilogue
+            (_epilogue.py) applied once, at the end.
 Order       k ascends inside one program: no atomics, no split; `out` repeats bit for bit.
 Cost        2·M·N·K operations, and one mask of N·K bits for every BR rows.
 Limits      N < 2**29, K < 2**31, R < 2**31 − BR; row offsets are int64.
@@ -19,8 +19,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from bayes_dc.ops import _grouped, _launch
-from bayes_dc.ops._tiles import group_ids, keep_tile, product
+from bayes_dc.ops import _epilogue, _grouped, _launch
+from bayes_dc.ops._tiles import finish, group_ids, keep_tile, product
 from bayes_dc.ops.linear import triton_wgmma_gemm
 
 _RUNTIME = ("S", "stride_xk", "stride_wk", "stride_b", "stride_sample", "stride_pass", "stride_on")
@@ -63,6 +63,9 @@ def grouped_linear_fwd_kernel(
     BR: tl.constexpr,
     BN: tl.constexpr,
     BK: tl.constexpr,
+    factors_ptr=None,
+    summands_ptr=None,
+    EPILOGUE: tl.constexpr = 0,
 ):
     """BN outputs of BR rows of one group."""
     n_tiles = tl.cdiv(N, BN)
@@ -99,6 +102,7 @@ def grouped_linear_fwd_kernel(
     if HAS_BIAS:
         b = tl.load(b_ptr + n.to(tl.int64) * stride_b, mask=n < N, other=0)
         acc += b.to(tl.float32)[:, None]
+    acc = finish(acc, factors_ptr, summands_ptr, n, n < N, EPILOGUE, False)
     next_out = 1 if UNIT_OUT else stride_on
     out = out_ptr + p * stride_op + s * stride_os
     out += r.to(tl.int64)[:, None] * stride_or + n.to(tl.int64)[None, :] * next_out
@@ -119,12 +123,17 @@ def launch_fwd(
     bits: int,
     scale: float,
     config: _grouped.GroupedConfig | None = None,
+    epilogue: tuple[Tensor | None, Tensor | None, bool] | None = None,
 ) -> None:
-    """Write the forward into ``out``; see ``bayes_dc.ops.linear.reference.forward``."""
+    """Write the forward into ``out``; see ``bayes_dc.ops.linear.reference.forward``.
+
+    ``epilogue``: see ``_epilogue.Epilogue``.
+    """
     P, S, R, K = x.shape
     N = w.shape[0]
     if P * S * R == 0 or N == 0:
         return
+    ending = _epilogue.options(epilogue, out)
     chosen = config or _grouped.fwd_config(P * S, R, N, K, x.dtype, x.device)
     if triton_wgmma_gemm.suits(x, w, out, chosen, transposed=False):
         triton_wgmma_gemm.launch(
@@ -140,6 +149,7 @@ def launch_fwd(
             scale=scale,
             transposed=False,
             config=chosen,
+            ending=ending,
         )
         return
     config = config or _grouped.for_portable_kernel(
@@ -176,6 +186,7 @@ def launch_fwd(
             BR=config.rows,
             BN=config.outputs,
             BK=config.inputs,
+            **ending,
             num_warps=config.warps,
             num_stages=config.stages,
         )

@@ -11,11 +11,14 @@ Tile        transposed, [BM, BR] += W [BM, BC] · rowsᵀ [BC, BR]: wgmma takes 
             registers, so masked weights are never written back. The next tile is masked while the
             present one is multiplied.
 Grid        cdiv(M, BM) · cdiv(R, BR) · P·S programs, m fastest.
-Precision   bfloat16, float16 or TensorFloat-32 products, float32 sums; s and b once, at the end.
+Precision   bfloat16, float16 or TensorFloat-32 products, float32 sums; s, b and the epilogue
+            (_epilogue.py) once, at the end.
 Order       c ascends inside one program: no atomics, no split; `out` repeats bit for bit.
 Cost        for 2·BR operations 1.5 (16 bits) or 2.5 instructions, and 1/128 Philox call.
 Limits      compute capability 9.0; N < 2**29, others < 2**31; offsets of out are int64.
 """
+
+from typing import Any
 
 import triton
 from torch import Tensor
@@ -31,7 +34,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 
 from bayes_dc.ops import _device, _grouped, _launch
 from bayes_dc.ops._hopper import block_barrier, by_tma, describe
-from bayes_dc.ops._wgmma import make_words, mask_tile, spread_layout, steps_per_chunk
+from bayes_dc.ops._wgmma import finish_rows, make_words, mask_tile, spread_layout, steps_per_chunk
 
 
 @gluon.jit
@@ -101,6 +104,9 @@ def masked_gemm_kernel(
     BM: gl.constexpr,
     STAGES: gl.constexpr,
     UNROLL: gl.constexpr,
+    factors_ptr=None,
+    summands_ptr=None,
+    EPILOGUE: gl.constexpr = 0,
 ):
     """BM columns of BR rows of one group; ``one_p``, ``one_s``: 0 where all passes, samples share.
 
@@ -165,19 +171,9 @@ def masked_gemm_kernel(
     block_barrier()
     for at in gl.static_range(STAGES - 1):
         fetch(
-            rows_desc,
-            w_desc,
-            rows,
-            tiles,
-            ready,
-            p * one_p,
-            s * one_s,
-            r0,
-            m0,
-            at,
-            steps,
+            rows_desc, w_desc, rows, tiles, ready, p * one_p, s * one_s, r0, m0, at, steps,
             TRANSPOSED,
-        )
+        )  # fmt: skip
     make_words(
         chunks.index(0), first_n32, first_k4, k0, k1, sample, step, NEXT_N32, NEXT_K4, KEEP, BITS
     )
@@ -213,6 +209,9 @@ def masked_gemm_kernel(
         m = m0 + gl.arange(0, BM, gl.SliceLayout(1, MMA))
         b = gl.load(b_ptr + m.to(gl.int64) * stride_b, mask=m < M, other=0)
         acc += b.to(gl.float32)[:, None]
+    if EPILOGUE > 0:
+        m = m0 + gl.arange(0, BM, gl.SliceLayout(1, MMA))
+        acc = finish_rows(acc, factors_ptr, summands_ptr, m, M, EPILOGUE)
     VECTOR: gl.constexpr = 128 // SIZE
     LANES: gl.constexpr = min(32, BM // VECTOR)
     L: gl.constexpr = gl.BlockedLayout([1, VECTOR], [32 // LANES, LANES], [WARPS, 1], [1, 0])
@@ -254,8 +253,12 @@ def launch(
     scale: float,
     transposed: bool,
     config: _grouped.GroupedConfig,
+    ending: dict[str, Any] | None = None,
 ) -> None:
-    """Write the product into ``out``; ``suits`` must hold and no dimension be 0."""
+    """Write the product into ``out``; ``suits`` must hold and no dimension be 0.
+
+    ``ending``: of ``_epilogue.options``.
+    """
     P, S, R, C = rows.shape
     M = out.shape[3]
     BR, BM, BC = config.rows, config.outputs, config.inputs
@@ -289,5 +292,6 @@ def launch(
             BM=BM,
             STAGES=config.stages,
             UNROLL=4 if rows.element_size() == 2 and -(-C // BC) % 4 == 0 else 2,
+            **(ending or {}),
             num_warps=config.warps,
         )

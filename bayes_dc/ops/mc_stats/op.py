@@ -1,9 +1,10 @@
-"""State of the streaming statistics, and its two kernels for CUDA tensors.
+"""State of the streaming statistics, and its two kernels for each device.
 
 What they compute is defined by the torch code of ``bayes_dc.mc.statistics``.
 """
 
 from collections.abc import Callable
+from math import prod
 from typing import NamedTuple
 
 import torch
@@ -12,6 +13,7 @@ from torch import Tensor
 from bayes_dc.ops._register import importing_triton
 
 _LOADED = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
+_LOADED_CPU = (torch.float64, torch.float32)
 
 
 class PassState(NamedTuple):
@@ -52,7 +54,55 @@ def new_state(
     Returns:
         Zeros in one piece of memory; ``ranges`` are infinite.
     """
-    sizes = {
+    memory = torch.zeros(
+        state_entries(groups, B, C, ranges=ranges), dtype=torch.float64, device=device
+    )
+    state = state_in(memory, groups, B, C, ranges=ranges)
+    if state.ranges is not None:
+        state.ranges.fill_(torch.inf)
+        state.ranges[1].neg_()
+    return state
+
+
+def state_entries(groups: int, B: int, C: int, *, ranges: bool = False) -> int:
+    """Room for a state.
+
+    Args:
+        groups: Jackknife groups J.
+        B: Inputs.
+        C: Classes.
+        ranges: Whether the sums and the least entry of the rows are followed.
+
+    Returns:
+        Number of float64.
+    """
+    return sum(map(prod, _sizes(groups, B, C).values())) + (3 * B if ranges else 0)
+
+
+def state_in(memory: Tensor, groups: int, B: int, C: int, *, ranges: bool = False) -> PassState:
+    """A state in memory of the caller; that of no passes where it is zero and ``ranges`` infinite.
+
+    Args:
+        memory: float64 ``[state_entries(…)]``, contiguous; ``ranges`` come last.
+        groups: Jackknife groups J.
+        B: Inputs.
+        C: Classes.
+        ranges: Whether the sums and the least entry of the rows are followed.
+
+    Returns:
+        Views of the memory.
+    """
+    sizes = _sizes(groups, B, C)
+    if ranges:
+        sizes["ranges"] = (3, B)
+    pieces = memory.split([prod(size) for size in sizes.values()])
+    parts = {n: m.view(s) for (n, s), m in zip(sizes.items(), pieces, strict=True)}
+    parts["votes"] = parts["votes"].view(torch.int64)
+    return PassState(**{"ranges": None, **parts})
+
+
+def _sizes(groups: int, B: int, C: int) -> dict[str, tuple[int, ...]]:
+    return {
         "mean": (B, C),
         "m2": (B, C),
         "votes": (B, C),
@@ -60,15 +110,52 @@ def new_state(
         "probs": (groups, B, C),
         "entropies": (groups, B),
     }
-    counts = [torch.Size(size).numel() for size in sizes.values()]
-    memory = torch.zeros(sum(counts), dtype=torch.float64, device=device).split(counts)
-    parts = {n: m.view(s) for (n, s), m in zip(sizes.items(), memory, strict=True)}
-    parts["votes"] = parts["votes"].view(torch.int64)
-    limits = None
-    if ranges:
-        limits = torch.full((3, B), torch.inf, dtype=torch.float64, device=device)
-        limits[1].neg_()
-    return PassState(**parts, ranges=limits)
+
+
+def row_entries(passes: int, B: int, *, ranges: bool = False) -> int:
+    """Room that the update on a GPU needs for what it notes of every row.
+
+    Args:
+        passes: Passes of the outputs.
+        B: Inputs.
+        ranges: Whether the sums and the least entry of the rows are followed.
+
+    Returns:
+        Number of float64.
+    """
+    return (6 if ranges else 4) * passes * B
+
+
+class Launchers(NamedTuple):
+    """What writes into a state and a summary, and allocates nothing.
+
+    Attributes:
+        update: Adds passes to a state.
+        summary: Writes the two parts of a summary.
+        dtypes: Types of outputs that ``update`` reads.
+        notes_rows: Whether ``update`` needs ``rows``, float64 ``[row_entries(…)]``.
+    """
+
+    update: Callable[..., None]
+    summary: Callable[..., None]
+    dtypes: tuple[torch.dtype, ...]
+    notes_rows: bool
+
+
+def launchers(device: torch.device) -> Launchers:
+    """The launchers of a device.
+
+    Args:
+        device: CPU or CUDA.
+
+    Returns:
+        Those of ``cpu.py``, or of ``triton_update.py`` and ``triton_summary.py``.
+    """
+    if device.type == "cuda":
+        return Launchers(*_triton(), _LOADED, notes_rows=True)
+    from bayes_dc.ops.mc_stats import cpu
+
+    return Launchers(cpu.launch_update, cpu.launch_summary, _LOADED_CPU, notes_rows=False)
 
 
 def update(
@@ -93,7 +180,10 @@ def update(
     if outputs.dtype not in _LOADED:  # an 8-bit type: exact in float32
         outputs = outputs.float()
     launch_update, _ = _triton()
-    launch_update(outputs, *state, samples, first=first, softmax=softmax)
+    ranges = state.ranges is not None
+    entries = row_entries(*outputs.shape[:2], ranges=ranges)
+    rows = outputs.new_empty(entries, dtype=torch.float64)
+    launch_update(outputs, *state, samples, first=first, softmax=softmax, rows=rows)
 
 
 def summary(state: PassState, *, passes: int) -> tuple[Tensor, ...]:

@@ -103,8 +103,9 @@ def mc_stats_summary_kernel(
             c = start + tl.arange(0, TILE)
             at = b * C + c
             together = tl.zeros([TILE], tl.float64)
-            for j in range(0, J):
-                together += tl.load(probs_ptr + j * size + at, mask=c < C, other=0.0)
+            for j in tl.static_range(GROUPS):  # unrolled: all loads are on their way at once
+                valid = (c < C) & (j < J)
+                together += tl.load(probs_ptr + j * size + at, mask=valid, other=0.0)
             of_group = tl.load(
                 probs_ptr + group[:, None] * size + at[None, :],
                 mask=real[:, None] & (c < C)[None, :],
@@ -113,8 +114,9 @@ def mc_stats_summary_kernel(
             sums += entropy_terms((together[None, :] - of_group) / left[:, None])
         without = sum_pairs(sums, GROUPS, TILE_STEPS)
         together_h = tl.zeros([1], tl.float64)
-        for j in range(0, J):
-            together_h += tl.load(entropies_ptr + j * inputs + b + one)
+        for j in tl.static_range(GROUPS):
+            there = (one + j) < J
+            together_h += tl.load(entropies_ptr + j * inputs + b + one, mask=there, other=0.0)
         of_group_h = tl.load(entropies_ptr + group * inputs + b, mask=real, other=0.0)
         without_h = (together_h - of_group_h) / left
         h = tl.where(real, passes / m, 2.0)[None, :]
@@ -134,13 +136,13 @@ def mc_stats_summary_kernel(
 
 
 def tile_steps(layout: RowLayout) -> int:
-    """Logarithm of the classes in a tile of groups: 16 for each warp, 16 numbers for a thread."""
-    return min(layout.steps, 3 + warps_of(layout).bit_length())
+    """Logarithm of the classes in a tile of groups: 4 for each warp, 4 numbers for a thread."""
+    return min(layout.steps, 1 + warps_of(layout).bit_length())
 
 
 def warps_of(layout: RowLayout) -> int:
-    """Half of those of the update: a thread holds more, and has registers for it."""
-    return max(1, layout.warps // 2)
+    """At least four: the tile of groups is 32 times as high as a row."""
+    return max(4, layout.warps // 2)
 
 
 def launch_summary(

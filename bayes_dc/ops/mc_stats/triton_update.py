@@ -8,14 +8,14 @@ Update      for t = first … first + passes − 1, with p the softmax of a row 
                 expected += (H(p) − expected) / (t + 1);   votes[argmax p] += 1
                 probs[t mod J] += p;   entropies[t mod J] += H(p)
             ranges: least and largest sum, and least entry, of the rows without NaN.
-Grid        one program for each input: it goes through the passes with the state in registers, or,
-            above MAX_BLOCK classes, in memory.
+Grid        up to MAX_BLOCK classes as in triton_passes.py, where the work of a pass is shared out;
+            above, one program for each input, which goes through the passes.
 Precision   float64 from the first operation on y.
 Order       passes ascend, one after another; classes add as a tree (triton_rows.py); no fused
             multiply-add, no atomics: how T is cut into chunks, and which inputs lie beside, changes
             no bit.
-Cost        an exponential, a logarithm, two divisions and 2 log2 C steps of sums for each
-            (pass, input, class), float64; bound by the chain of those steps.
+Cost        exponentials, a logarithm, two divisions and 2 log2 C steps of sums for each (pass,
+            input, class), float64; bound by the chain of those steps.
 Limits      C < 2**30; row offsets are int64.
 Source      Welford 1962, *Note on a method for calculating corrected sums of squares*.
 """
@@ -25,122 +25,21 @@ import triton.language as tl
 from torch import Tensor
 
 from bayes_dc.ops import _launch
+from bayes_dc.ops.mc_stats.triton_passes import (
+    NO_NAN,
+    POINTERS,
+    RUNTIME,
+    mc_stats_passes_kernel,
+    mc_stats_rows_kernel,
+    vote_key,
+)
 from bayes_dc.ops.mc_stats.triton_rows import RowLayout, entropy_terms, row_layout, sum_pairs
 
-_RUNTIME = ("first", "passes", "B", "C", "J", "stride_yp", "stride_yb", "stride_yc")
-_POINTERS = (
-    *("y_ptr", "mean_ptr", "m2_ptr", "votes_ptr", "expected_ptr", "probs_ptr", "entropies_ptr"),
-    *("ranges_ptr", "samples_ptr"),
-)
-_TILE, _MOST_PASSES = 64, 16
-_NO_NAN = tl.constexpr(1 << 30)
+_TILE, _MOST_ROWS = 64, 16
+_BLOCK, _UNROLL = 32, 8
 
 
-@triton.jit
-def _vote_key(p, top, c, valid):
-    """Least where torch.argmax points: at the first NaN, else (from _NO_NAN on) at the largest."""
-    return tl.where(p != p, c, tl.where(valid & (p == top), c + _NO_NAN, 2147483647))
-
-
-@triton.jit(do_not_specialize=_RUNTIME, do_not_specialize_on_alignment=_POINTERS)
-def mc_stats_update_kernel(
-    y_ptr,
-    mean_ptr,
-    m2_ptr,
-    votes_ptr,
-    expected_ptr,
-    probs_ptr,
-    entropies_ptr,
-    ranges_ptr,
-    samples_ptr,
-    first,
-    passes,
-    B,
-    C,
-    J,
-    stride_yp,
-    stride_yb,
-    stride_yc,
-    SOFTMAX: tl.constexpr,
-    RANGES: tl.constexpr,
-    SAMPLES: tl.constexpr,
-    PASSES: tl.constexpr,
-    STEPS: tl.constexpr,
-):
-    """All passes of the chunk for one input of at most 2**STEPS classes, PASSES at a time."""
-    b = tl.program_id(0).to(tl.int64)
-    c = tl.arange(0, 1 << STEPS)
-    row = tl.arange(0, PASSES)
-    real = (c < C)[None, :]
-    at = b * C + c
-    inputs = tl.cast(B, tl.int64)
-    size = inputs * C
-    mean = tl.load(mean_ptr + at, mask=c < C, other=0.0)
-    m2 = tl.load(m2_ptr + at, mask=c < C, other=0.0)
-    votes = tl.load(votes_ptr + at, mask=c < C, other=0)
-    expected = tl.load(expected_ptr + b)
-    if RANGES:
-        low = tl.load(ranges_ptr + b)
-        high = tl.load(ranges_ptr + inputs + b)
-        least = tl.load(ranges_ptr + 2 * inputs + b)
-    y = y_ptr + b * stride_yb + c[None, :] * tl.cast(stride_yc, tl.int64)
-    for begin in range(0, passes, PASSES):
-        # PASSES ≤ J passes meet as many groups; what the tiles before wrote is read again, perhaps
-        # by another thread.
-        tl.debug_barrier()
-        there = begin + row < passes
-        valid = there[:, None] & real
-        number = tl.cast(first, tl.int64) + begin + row
-        to_probs = probs_ptr + (number % J)[:, None] * size + at[None, :]
-        to_entropies = entropies_ptr + (number % J) * inputs + b
-        group_probs = tl.load(to_probs, mask=valid, other=0.0)
-        group_entropies = tl.load(to_entropies, mask=there, other=0.0)
-        to_y = y + (begin + row)[:, None] * tl.cast(stride_yp, tl.int64)
-        p = tl.load(to_y, mask=valid, other=0.0).to(tl.float64)
-        p = tl.where(real, p, -float("inf"))
-        top = tl.max(p, axis=1)
-        if SOFTMAX:
-            e = tl.where(real, tl.exp(p - top[:, None]), 0.0)
-            top = 1.0 / sum_pairs(e, PASSES, STEPS)
-            p = e * top[:, None]
-        else:
-            p = tl.where(real, p, 0.0)
-        entropies = sum_pairs(entropy_terms(p), PASSES, STEPS)
-        key = tl.min(_vote_key(p, top[:, None], c[None, :], real), axis=1)
-        if RANGES:
-            sums = sum_pairs(p, PASSES, STEPS)
-            entry = tl.min(tl.where(real, p, float("inf")), axis=1)
-            known = there & (key >= _NO_NAN)
-            low = tl.minimum(low, tl.min(tl.where(known, sums, float("inf")), axis=0))
-            high = tl.maximum(high, tl.max(tl.where(known, sums, -float("inf")), axis=0))
-            least = tl.minimum(least, tl.min(tl.where(known, entry, float("inf")), axis=0))
-        if SAMPLES:
-            to_samples = samples_ptr + (begin + row)[:, None] * size + at[None, :]
-            tl.store(to_samples, p, mask=valid)
-        tl.store(to_probs, group_probs + p, mask=valid)
-        tl.store(to_entropies, group_entropies + entropies, mask=there)
-        chosen = there[:, None] & (c[None, :] == (key & (_NO_NAN - 1))[:, None])
-        votes += tl.sum(chosen.to(tl.int64), axis=0)
-        # One after another: what is not the pass is 0, and adds nothing.
-        for i in range(0, min(PASSES, passes - begin)):
-            count = (tl.cast(first, tl.int64) + begin + i + 1).to(tl.float64)
-            one = tl.sum(tl.where((row == i)[:, None], p, 0.0), axis=0)
-            entropy = tl.sum(tl.where(row == i, entropies, 0.0), axis=0)
-            delta = one - mean
-            mean += delta / count
-            m2 += delta * (one - mean)
-            expected += (entropy - expected) / count
-    tl.store(mean_ptr + at, mean, mask=c < C)
-    tl.store(m2_ptr + at, m2, mask=c < C)
-    tl.store(votes_ptr + at, votes, mask=c < C)
-    tl.store(expected_ptr + b, expected)
-    if RANGES:
-        tl.store(ranges_ptr + b, low)
-        tl.store(ranges_ptr + inputs + b, high)
-        tl.store(ranges_ptr + 2 * inputs + b, least)
-
-
-@triton.jit(do_not_specialize=_RUNTIME, do_not_specialize_on_alignment=_POINTERS)
+@triton.jit(do_not_specialize=RUNTIME, do_not_specialize_on_alignment=POINTERS)
 def mc_stats_update_blocks_kernel(
     y_ptr,
     mean_ptr,
@@ -214,7 +113,7 @@ def mc_stats_update_blocks_kernel(
                 p = tl.exp(p - top) * peak
             p = tl.where(valid, p, 0.0)
             terms += entropy_terms(p)
-            keys = tl.minimum(keys, _vote_key(p, peak, c, valid))
+            keys = tl.minimum(keys, vote_key(p, peak, c, valid))
             if SAMPLES:
                 tl.store(samples_ptr + t * size + at, p, mask=valid)
             mean = tl.load(mean_ptr + at, mask=valid, other=0.0)
@@ -227,13 +126,13 @@ def mc_stats_update_blocks_kernel(
             tl.store(probs_ptr + group * size + at, group_probs + p, mask=valid)
         entropy = tl.sum(sum_pairs(terms, 1, STEPS), axis=0)
         key = tl.min(tl.min(keys, axis=1), axis=0)
-        chosen = votes_ptr + b * C + (key & (_NO_NAN - 1))
+        chosen = votes_ptr + b * C + (key & (NO_NAN - 1))
         tl.store(chosen, tl.load(chosen) + 1)
         expected += (entropy - expected) / count
         to_entropies = entropies_ptr + group * inputs + b
         tl.store(to_entropies, tl.load(to_entropies) + entropy)
         if RANGES:
-            known = key >= _NO_NAN
+            known = key >= NO_NAN
             row = tl.sum(tl.sum(total, axis=1), axis=0)
             entry = tl.min(tl.min(smallest, axis=1), axis=0)
             low = tl.where(known, tl.minimum(low, row), low)
@@ -246,9 +145,9 @@ def mc_stats_update_blocks_kernel(
         tl.store(ranges_ptr + 2 * inputs + b, least)
 
 
-def passes_of_tile(layout: RowLayout, passes: int) -> int:
-    """Passes whose softmax is taken together, two numbers for a thread; never more than groups."""
-    return 1 if passes == 1 else max(1, min(_TILE // layout.block, _MOST_PASSES))
+def rows_of_tile(layout: RowLayout) -> int:
+    """Rows of a program of one warp, or of all its warps: two numbers for a thread."""
+    return max(1, min(_TILE // layout.block, _MOST_ROWS))
 
 
 def launch_update(
@@ -264,37 +163,45 @@ def launch_update(
     *,
     first: int,
     softmax: bool,
+    rows: Tensor,
 ) -> None:
-    """Add the passes of ``y`` to the state; see the module and ``op.update``."""
+    """Add the passes of ``y`` to the state; see the module and ``op.update``.
+
+    ``rows``, float64 ``[op.row_entries(…)]``, is written over.
+    """
     B, C = mean.shape
     if B == 0 or C == 0:  # the entropy of no classes is 0, as the state has it
         return
+    passes, J = y.shape[0], probs.shape[0]
     layout = row_layout(C)
-    kernel, options = mc_stats_update_blocks_kernel, {}
-    if C <= layout.block:
-        kernel, options = mc_stats_update_kernel, {"PASSES": passes_of_tile(layout, y.shape[0])}
+    kind = {"SOFTMAX": softmax, "RANGES": ranges is not None}
+    state = (mean, m2, votes, expected, probs, entropies, mean if ranges is None else ranges)
+    into = mean if samples is None else samples
+    options = {"num_warps": layout.warps, "enable_fp_fusion": False}
     with _launch.on_device_of(y):
-        kernel[(B,)](
-            y,
-            mean,
-            m2,
-            votes,
-            expected,
-            probs,
-            entropies,
-            mean if ranges is None else ranges,
-            mean if samples is None else samples,
-            first,
-            y.shape[0],
-            B,
-            C,
-            probs.shape[0],
-            *y.stride(),
-            SOFTMAX=softmax,
-            RANGES=ranges is not None,
+        if C > layout.block:
+            mc_stats_update_blocks_kernel[(B,)](
+                *(y, *state, into, first, passes, B, C, J, *y.stride()),
+                **kind,
+                SAMPLES=samples is not None,
+                STEPS=layout.steps,
+                **options,
+            )
+            return
+        tile = rows_of_tile(layout)
+        mc_stats_rows_kernel[(triton.cdiv(passes * B, tile),)](
+            *(y, rows, into, passes, B, C, *y.stride()),
+            **kind,
             SAMPLES=samples is not None,
+            ROWS=tile,
             STEPS=layout.steps,
             **options,
-            num_warps=layout.warps,
+        )
+        mc_stats_passes_kernel[(triton.cdiv(B * C, _BLOCK), J + 3)](
+            *(y, rows, *state, first, passes, B, C, J, *y.stride()),
+            **kind,
+            BLOCK=_BLOCK,
+            UNROLL=_UNROLL,
+            num_warps=1,
             enable_fp_fusion=False,
         )

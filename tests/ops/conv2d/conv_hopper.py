@@ -3,6 +3,7 @@
 import torch
 from conv_harness import KEY, Shape, assert_bitwise_equal, make_case
 
+from bayes_dc.ops import _epilogue
 from bayes_dc.ops.conv2d.reference import Geometry
 
 SAME = Geometry(padding=(1, 1))
@@ -33,11 +34,12 @@ FORWARD_ONLY = {"stride 2, dilated"}
 
 
 def check(
-    launch, shape, at, tiles, *, transposed, p=0.3, dtype=torch.bfloat16, shared=False, device="cpu"
-):
+    launch, shape, at, tiles, *, transposed, p=0.3, dtype=torch.bfloat16, shared=False,
+    finish=False, device="cpu",
+):  # fmt: skip
     """Exactly the reference's integers, whatever lies in ``out`` before.
 
-    The model (``device="cpu"``) computes in float64.
+    The model (``device="cpu"``) computes in float64. ``finish``: with an epilogue.
     """
     from bayes_dc.ops._hopper import images_by_tma
     from bayes_dc.ops.conv2d.triton_hopper_gemm import HopperConfig
@@ -48,6 +50,12 @@ def check(
     assert images_by_tma(source, 1 if transposed else at.stride[0])
     want = case.expected()["dx" if transposed else "y"]
     kind = torch.float64 if device == "cpu" else dtype
+    options = {}
+    if finish:
+        factors, summands = (torch.arange(want.shape[-1]) % n - 2.0 for n in (5, 4))
+        want = (want * factors + summands).relu()
+        epilogue = factors.to(device, kind), summands.to(device, kind), True
+        options["ending"] = _epilogue.options(epilogue, epilogue[0][None])
     out = torch.full(want.shape, float("nan"), dtype=kind, device=device)
     bias = None if transposed else case.b.to(device, kind)
     source, w, samples, passes = (
@@ -64,5 +72,6 @@ def check(
         scale=1.0,
         transposed=transposed,
         tiles=tiles and HopperConfig(*tiles),
+        **options,
     )
     assert_bitwise_equal(out.cpu(), want, "out")

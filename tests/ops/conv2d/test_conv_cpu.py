@@ -20,12 +20,13 @@ from conv_harness import (
 )
 from hypothesis import HealthCheck, given, settings
 
+from bayes_dc.ops import _cpu_memory
 from bayes_dc.ops.conv2d import (
-    _cpu_channels,
     _cpu_dw,
+    _cpu_frame_kernel,
     _cpu_gather,
+    _cpu_launch,
     _cpu_operands,
-    _cpu_tasks,
     cpu,
 )
 from bayes_dc.ops.conv2d.reference import Geometry
@@ -49,7 +50,7 @@ def threads():
     """Sets the number of threads and makes every call worth them; restores both."""
     count = torch.get_num_threads()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(_cpu_tasks, "SMALL", 0)
+        patch.setattr(_cpu_launch, "SMALL", 0)
         yield torch.set_num_threads
     torch.set_num_threads(count)
 
@@ -59,7 +60,7 @@ def threads():
 @pytest.mark.parametrize(("shape", "at"), EDGES, ids=conv_id)
 def test_every_edge_of_the_blocks_is_exact(shape, at, p, shared, monkeypatch):
     """Sums of integers cannot round; scratch memory full of NaN shows what is read unwritten."""
-    monkeypatch.setattr(_cpu_tasks, "_scratch", lambda size: np.full(size, 0xFF, np.uint8))
+    monkeypatch.setattr(_cpu_memory, "new", lambda size: np.full(size, 0xFF, np.uint8))
     case = make_case(shape, at, p, integers=True, shared=shared)
     assert_same(case.run("cpu"), case.expected())
 
@@ -72,7 +73,7 @@ def test_every_edge_of_the_blocks_is_exact(shape, at, p, shared, monkeypatch):
     suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
 def test_any_case_reads_only_what_was_written(case, monkeypatch):
-    monkeypatch.setattr(_cpu_tasks, "_scratch", lambda size: np.full(size, 0xFF, np.uint8))
+    monkeypatch.setattr(_cpu_memory, "new", lambda size: np.full(size, 0xFF, np.uint8))
     assert_same(case.run("cpu"), case.expected())
 
 
@@ -93,7 +94,7 @@ def test_threads_and_tasks_do_not_change_a_bit(shape, at, shared, threads, monke
     want = case.run("cpu")
     for count, per_thread in ((2, 1), (2, 4), (3, 64), (7, 400)):
         threads(count)
-        monkeypatch.setattr(cpu, "_TASKS_PER_THREAD", per_thread)
+        monkeypatch.setattr(_cpu_launch, "_TASKS_PER_THREAD", per_thread)
         assert_same(case.run("cpu"), want)
 
 
@@ -120,13 +121,15 @@ def test_a_result_may_have_any_strides():
 def test_images_that_passes_share_are_copied_once():
     """A stride of 0 survives padding and conversion: memory is that of one pass."""
     x = torch.randn(1, 2, 4, 5, 16, dtype=torch.bfloat16).expand(1000, 2, 4, 5, 16)
-    taps = [(-1, -1), (1, 1)]
+    taps, room = [(-1, -1), (1, 1)], _cpu_memory.Room(None, "")
     for lanewise, channels in ((False, 16), (True, 32)):
-        source = _cpu_operands.source_of(x, taps, (4, 5), (1, 1), lanewise, torch.float32)
+        frame = _cpu_operands.frame_of(x, taps, (4, 5), (1, 1), lanewise)
+        source = _cpu_operands.source_of(x, frame, (1, 1), torch.float32, room)
         assert source.images.shape == (1000, 2, 6, 7, channels)
         assert source.images.untyped_storage().nbytes() == 2 * 6 * 7 * channels * 4
     wide = x[:1].float().expand(x.shape)
-    source = _cpu_operands.source_of(wide, [(0, 0)], (4, 5), (1, 1), False, torch.float32)
+    frame = _cpu_operands.frame_of(wide, [(0, 0)], (4, 5), (1, 1), False)
+    source = _cpu_operands.source_of(wide, frame, (1, 1), torch.float32, room)
     assert source.images.data_ptr() == wide.data_ptr()
 
 
@@ -154,7 +157,7 @@ def test_memory_does_not_grow_with_the_work(threads):
     case.run("cpu")
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
-    scratch = max(k.scratch_bytes(4) for k in (_cpu_gather, _cpu_dw, _cpu_channels))
+    scratch = max(k.scratch_bytes(4) for k in (_cpu_gather, _cpu_dw, _cpu_frame_kernel))
     assert scratch <= 110_000
     # Torch's own memory is not traced: results, the padded input, tiles of weights.
     assert peak < 2 * scratch + 2**18

@@ -12,7 +12,7 @@ VIEWS_MAY_OVERLAP = pytest.importorskip("bayes_dc.ops._hopper").VIEWS_MAY_OVERLA
 STRIDES = ("M", "C", "stride_tap", "stride_op", "stride_ob", "stride_oh", "stride_ow")
 
 
-def build(folder, tiles, *, transposed, element="bf16", stride=1, own=True):
+def build(folder, tiles, *, transposed, element="bf16", stride=1, own=True, **others):
     """SASS and resource usage of a 3 × 3 kernel with these tiles."""
     from bayes_dc.ops.conv2d.triton_hopper_kernel import masked_conv_kernel
 
@@ -23,6 +23,7 @@ def build(folder, tiles, *, transposed, element="bf16", stride=1, own=True):
         **{"TAPS": (3, stride, 1, 1, 1, 1), "KH": 3, "BM": outputs, "STAGES": stages},
         **{"IMAGES": images, "PARTS": images if own else 1, "DOWN": down, "SLOTS": slots},
         "BY_WARP": bool(by_warp),
+        **others,
     }
     box = [1 if down > 1 else images, height, 1, width, depth]
     blocks = {
@@ -103,3 +104,24 @@ def test_other_forms_do_not_spill(options, tiles, tmp_path):
     sass, usage = build(tmp_path, tiles, **options)
     assert "MMA" in sass
     assert "STACK:0" in usage
+
+
+@pytest.mark.parametrize("name", ["one image", pytest.param("taps of a column", marks=COLUMN)])
+def test_without_masks_both_operands_stay_in_shared_memory(name, tmp_path):
+    """With an epilogue: nothing is drawn, nothing spills, weights are never in registers."""
+    options = {"transposed": False, "own": False, "BITS": 0, "EPILOGUE": 7}
+    sass, usage = build(tmp_path, TILES[name], **options)
+    _, _, _, outputs, warps, *_ = TILES[name]
+    loop = loop_with(sass, "HGMMA")
+    products = [text for text in loop if "HGMMA" in text]
+    assert len(products) == 4 * outputs // (16 * warps)
+    assert all(re.match(r"HGMMA\S+ R\d+, gdesc", text) for text in products)
+    assert not re.search(r"\b(LDSM|PRMT|STL|LDL)\b", "".join(loop))
+    assert "STACK:0" in usage
+
+
+def test_an_epilogue_does_not_spill(tmp_path):
+    for name in ("one image", "two images"):
+        sass, usage = build(tmp_path, TILES[name], transposed=False, EPILOGUE=7)
+        assert "STACK:0" in usage
+        assert not re.search(r"\b(STL|LDL)\b", sass)

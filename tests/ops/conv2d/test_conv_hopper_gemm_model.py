@@ -35,6 +35,7 @@ def launch(monkeypatch):
     class Launcher:
         def __getitem__(self, grid):
             def call(*args, num_warps, **constants):
+                constants = {name: from_memory(value) for name, value in constants.items()}
                 run(kernel, *grid, num_warps, *map(from_memory, args), **constants)
 
             return call
@@ -65,6 +66,23 @@ def test_one_mask_for_all_images(launch, transposed, at):
     check(launch, EVEN, at, (4, 4, 8, 64, 4, 3), transposed=transposed, shared=True)
 
 
+@pytest.mark.parametrize("name", ["own masks, two images", "warp by warp", "stride 2"])
+def test_epilogue(launch, name):
+    check(launch, *CASES[name], transposed=False, finish=True)
+
+
+@pytest.mark.parametrize("finish", [False, True], ids=["", "epilogue"])
+@pytest.mark.parametrize("name", sorted(set(CASES) - {"taps of a column, two images"}))
+def test_nothing_is_dropped(launch, name, finish):
+    """All images are one part, and no word of a mask is made; a column of taps is of one image."""
+    check(launch, *CASES[name], transposed=False, p=0.0, finish=finish)
+
+
+def test_nothing_is_dropped_of_float32(launch):
+    shape, at, tiles = CASES["own masks, two images"]
+    check(launch, shape, at, tiles, transposed=False, p=0.0, dtype=torch.float32)
+
+
 @pytest.mark.parametrize("transposed", [False, True], ids=["fwd", "dx"])
 def test_float32(launch, transposed):
     """32 channels in a step."""
@@ -83,3 +101,21 @@ def test_default_tiles(launch, monkeypatch, size, shared, overlap):
     monkeypatch.setattr(triton_hopper_gemm, "VIEWS_MAY_OVERLAP", overlap)
     shape = Shape(1, 3, *size, 64, 64, 3, 1)
     check(launch, shape, Geometry(padding=(1, 0)), None, transposed=False, shared=shared)
+
+
+@pytest.mark.parametrize("overlap", [False, True])
+@pytest.mark.parametrize(
+    ("shape", "at"),
+    [
+        (Shape(1, 5, 2, 3, 64, 72, 3, 1), Geometry(padding=(1, 0))),
+        (Shape(1, 3, 8, 8, 64, 136, 1, 1), Geometry()),
+        (Shape(1, 1, 17, 20, 64, 64, 3, 1), Geometry(padding=(1, 0))),
+        (EVEN, HALF),
+    ],
+    ids=conv_id,
+)
+def test_default_tiles_where_nothing_is_dropped(launch, monkeypatch, shape, at, overlap):
+    from bayes_dc.ops.conv2d import triton_hopper_gemm
+
+    monkeypatch.setattr(triton_hopper_gemm, "VIEWS_MAY_OVERLAP", overlap)
+    check(launch, shape, at, None, transposed=False, p=0.0)

@@ -37,7 +37,8 @@ def compiled(op: str, C: int, dtype: torch.dtype, kind: str, arch: int):
         kernel = triton_fwd.dropconnect_conv2d_fwd_kernel
         config = _conv.fwd_config(R, N, C, K, dtype, kind)
         whole = config.inputs >= K
-        constants |= {"HAS_BIAS": True, "TAP": C % config.inputs == 0, "WHOLE": whole}
+        constants |= {"HAS_BIAS": True, "EPILOGUE": 0, "WHOLE": whole}
+        constants |= {"TAP": C % config.inputs == 0}
         constants |= {"TILES": config.tiles, "BN": config.outputs, "BK": config.inputs}
     elif op == "dx":
         kernel = triton_dx.dropconnect_conv2d_dx_kernel

@@ -127,16 +127,17 @@ def test_nothing_to_do(backend):
 
 @pytest.mark.parametrize("threads", [1, 3])
 def test_cpu_parts_and_threads(threads, monkeypatch):
-    """Parts of some samples, of some passes, of one large sample."""
+    """Parts of some samples, of some passes, of one large sample: they are converted together."""
     from bayes_dc.ops.dropout import cpu
 
     before = torch.get_num_threads()
     monkeypatch.setattr(cpu, "_SMALL", 0)
     torch.set_num_threads(threads)
     try:
-        for limit in (1, 9000, 2 * 9000, 5 * 9000, 6 * 9000, 1 << 22):
-            monkeypatch.setattr(cpu, "_ELEMENTS", limit)
-            assert_bitwise_equal(*run("cpu", integers(3, 3, 1, 9000)))
+        assert_bitwise_equal(*run("cpu", integers(3, 3, 1, 9000)))
+        for samples in (0, 1, 2, 5, 6, 100):
+            monkeypatch.setattr(cpu, "PART", samples * 9000 * 4)
+            assert_bitwise_equal(*run("cpu", integers(3, 3, 1, 9000, dtype=torch.bfloat16)))
     finally:
         torch.set_num_threads(before)
 

@@ -26,11 +26,11 @@ def test_weights_for_the_tensor_cores():
 @pytest.mark.parametrize(("K", "few"), [(63, True), (64, False)])
 def test_few_squares_take_other_products(K, few):
     with tensor_float32(True):
-        assert [op._on_tensor_cores(t, K) for t in (torch.float32, torch.float16)] == 2 * [not few]
-        assert op._on_tensor_cores(torch.bfloat16, K)
-        assert not op._on_tensor_cores(torch.float64, K)
+        assert [op.on_tensor_cores(t, K) for t in (torch.float32, torch.float16)] == 2 * [not few]
+        assert op.on_tensor_cores(torch.bfloat16, K)
+        assert not op.on_tensor_cores(torch.float64, K)
     with tensor_float32(False):
-        assert not op._on_tensor_cores(torch.float32, K)
+        assert not op.on_tensor_cores(torch.float32, K)
 
 
 BITS = (0x7FFFFFFF, -1, 0x7F800001, 0x7FC00000, 0x7F800000, -0x800000, 0x7F7FFFFF, -0x80000000)

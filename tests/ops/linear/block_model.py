@@ -254,6 +254,7 @@ def run(kernel: Any, programs: int, warps: int, *args: Any, **constants: Any) ->
             "gl": words,
             "tl": words,
             "select": _select,
+            "round_tile": lambda w: w,
             "block_barrier": _nothing,
             "fence_async_shared": _nothing,
             "warpgroup_mma": _product,

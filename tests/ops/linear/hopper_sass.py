@@ -16,6 +16,7 @@ def disassemble(
     from triton.experimental.gluon._runtime import GluonASTSource
 
     types = {"bf16": gl.bfloat16, "fp32": gl.float32}
+    constants = {name: 0 for name in ("EPILOGUE",) if name in kernel.arg_names} | constants
     signature = {}
     for name in kernel.arg_names:
         if name in constants:

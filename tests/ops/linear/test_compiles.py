@@ -15,6 +15,7 @@ def disassemble(kernel, constants, folder: Path, num_warps=1, **options) -> str:
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
 
+    constants = {name: 0 for name in ("EPILOGUE",) if name in kernel.arg_names} | constants
     signature = {}
     for name in kernel.arg_names:
         if name in constants:

@@ -2,6 +2,7 @@
 
 import dataclasses
 import os
+import threading
 import tracemalloc
 import warnings
 from concurrent.futures import ThreadPoolExecutor
@@ -11,7 +12,7 @@ import pytest
 import torch
 from harness import KEY, Shape, assert_bitwise_equal, make_case, shape_id
 
-from bayes_dc.ops import _threads
+from bayes_dc.ops import _cpu_memory, _threads
 from bayes_dc.ops.linear import _cpu_dw, _cpu_dx, _cpu_fwd, cpu
 
 # Rows around 8, 64 and 128; outputs and inputs around 32, 128 and 256; groups that straddle blocks.
@@ -55,7 +56,7 @@ def assert_same(got, want):
 @pytest.mark.parametrize("shape", EDGES, ids=shape_id)
 def test_every_edge_of_the_blocks_is_exact(shape, p, monkeypatch):
     """Sums of integers cannot round; scratch memory full of NaN shows what is read unwritten."""
-    monkeypatch.setattr(cpu, "_scratch", lambda size: np.full(size, 0xFF, np.uint8))
+    monkeypatch.setattr(_cpu_memory, "new", lambda size: np.full(size, 0xFF, np.uint8))
     case = make_case(shape, p, integers=True)
     assert_same(case.run("cpu"), case.expected())
 
@@ -173,10 +174,11 @@ def test_a_dropped_weight_is_not_looked_at():
 
 def test_an_expanded_operand_is_copied_once():
     """A stride of 0 survives conversion: memory is that of one pass."""
+    room = _cpu_memory.Room(None, "")
     x = torch.randn(1, 4, 2, 16, dtype=torch.bfloat16).expand(1000, 4, 2, 16)
-    assert cpu._operand(x, torch.float32).untyped_storage().nbytes() == 4 * 2 * 16 * 4
+    assert cpu._operand(x, torch.float32, room).untyped_storage().nbytes() == 4 * 2 * 16 * 4
     wide = x[:1].float().expand(1000, 4, 2, 16)
-    assert cpu._operand(wide, torch.float32) is wide
+    assert cpu._operand(wide, torch.float32, room) is wide
 
 
 def test_memory_does_not_grow_with_the_work(threads):
@@ -246,9 +248,15 @@ def test_an_error_in_a_helping_thread_is_raised(threads, monkeypatch):
     threads(2)
     case = make_case(Shape(1, 3, 1, 4, 5))
 
-    def refuse(size):
-        raise MemoryError("no scratch memory")
+    begun = threading.Event()
 
-    monkeypatch.setattr(cpu, "_scratch", refuse)
-    with pytest.raises(MemoryError, match="no scratch memory"):
+    def refuse(*_):
+        if threading.current_thread() is threading.main_thread():
+            assert begun.wait(60)
+        else:
+            begun.set()
+            raise MemoryError("no memory in a helper")
+
+    monkeypatch.setattr(_cpu_fwd, "run", refuse)
+    with pytest.raises(MemoryError, match="no memory in a helper"):
         case.run("cpu")

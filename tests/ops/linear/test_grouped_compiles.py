@@ -12,8 +12,10 @@ MASK = {"KEEP": 1, "BITS": 1, "SCALE": 2.0}
 
 
 @pytest.mark.parametrize("element", ["bf16", "fp32"])
-@pytest.mark.parametrize("transposed", [False, True], ids=["fwd", "dx"])
-def test_masked_weights_stay_in_registers(transposed, element, tmp_path):
+@pytest.mark.parametrize(
+    ("transposed", "epilogue"), [(False, 0), (False, 7), (True, 0)], ids=["fwd", "epilogue", "dx"]
+)
+def test_masked_weights_stay_in_registers(transposed, epilogue, element, tmp_path):
     """wgmma reads masked weights from registers, four in a row without a wait; nothing spills."""
     from bayes_dc.ops.linear.triton_wgmma_gemm import masked_gemm_kernel
 
@@ -23,7 +25,7 @@ def test_masked_weights_stay_in_registers(transposed, element, tmp_path):
         "w_desc": [depth, columns] if transposed else [columns, depth],
     }
     constants = MASK | {"HAS_BIAS": True, "TRANSPOSED": transposed, "BM": columns}
-    constants |= {"STAGES": 3, "UNROLL": 2}
+    constants |= {"STAGES": 3, "UNROLL": 2, "EPILOGUE": epilogue}
     sass, usage = disassemble(masked_gemm_kernel, constants, blocks, element, 8, tmp_path)
     products = re.findall(r"HGMMA\S+ R\d+, (R\d+|gdesc\S+), gdesc\S+, \S+?( gsb0)? ;", sass)
     assert len(products) == 8

@@ -51,15 +51,15 @@ def assert_inputs_are_widened(ttir):
 @pytest.mark.parametrize("classes", [1, 10, 1000, 5000])
 @pytest.mark.parametrize("link", ["softmax", "identity"])
 def test_update(link, classes, outputs, tmp_path):
-    from bayes_dc.ops.mc_stats import triton_update
+    from bayes_dc.ops.mc_stats import triton_passes, triton_update
     from bayes_dc.ops.mc_stats.triton_rows import row_layout
 
     layout = row_layout(classes)
     softmax = link == "softmax"
     constants = {"SOFTMAX": softmax, "RANGES": not softmax, "SAMPLES": True, "STEPS": layout.steps}
     if classes <= layout.block:
-        kernel = triton_update.mc_stats_update_kernel
-        constants["PASSES"] = triton_update.passes_of_tile(layout, 100)
+        kernel = triton_passes.mc_stats_rows_kernel
+        constants["ROWS"] = triton_update.rows_of_tile(layout)
     else:
         kernel = triton_update.mc_stats_update_blocks_kernel
     ttir, ptx, usage = compiled(kernel, constants, layout.warps, outputs, tmp_path)
@@ -68,6 +68,25 @@ def test_update(link, classes, outputs, tmp_path):
     assert "atom." not in ptx
     if classes == 10 and softmax:
         assert int(re.search(r"STACK:(\d+)", usage).group(1)) == 0
+
+
+@pytest.mark.parametrize("outputs", TYPES)
+@pytest.mark.parametrize("link", ["softmax", "identity"])
+def test_passes(link, outputs, tmp_path):
+    from bayes_dc.ops.mc_stats import triton_passes, triton_update
+
+    softmax = link == "softmax"
+    constants = {
+        "SOFTMAX": softmax,
+        "RANGES": not softmax,
+        "BLOCK": triton_update._BLOCK,
+        "UNROLL": triton_update._UNROLL,
+    }
+    kernel = triton_passes.mc_stats_passes_kernel
+    ttir, ptx, usage = compiled(kernel, constants, 1, outputs, tmp_path)
+    assert_inputs_are_widened(ttir)
+    assert "atom." not in ptx
+    assert int(re.search(r"STACK:(\d+)", usage).group(1)) == 0
 
 
 @pytest.mark.parametrize("classes", [1, 10, 1000, 5000])

@@ -1,0 +1,205 @@
+"""What of a model is frozen in an engine, and whether it is still as it was."""
+
+import operator
+import weakref
+from collections.abc import Callable, Iterator
+from itertools import chain
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+_SCALARS = (bool, int, float, str, type(None), torch.dtype)
+_KINDS = {"Parameter": "_parameters", "Buffer": "_buffers", "Module": "_modules"}
+_HIDDEN = {"training", "call_super_init", "dump_patches", "masks"}
+
+_REPLACED = (
+    "{kind} {name!r} is another tensor, or has other memory, than when the engine was planned: "
+    "{how}. Write into it instead (parameter.copy_(new), load_state_dict without assign=True), "
+    "or make a new MonteCarloEngine."
+)
+_OTHER_OBJECT = "it was replaced (assigned to, or loaded with load_state_dict(assign=True))"
+_OTHER_MEMORY = "it was moved or converted (model.to(…), parameter.data = …)"
+_CHANGED = (
+    "{what} of {where} was {was!r} when the engine was planned and is {now!r} now. Make a new "
+    "MonteCarloEngine, or set it back."
+)
+_STRUCTURE = (
+    "The parts of {where} are others than when the engine was planned: {was} then, {now} now. "
+    "Make a new MonteCarloEngine."
+)
+
+
+class ModelChanged(RuntimeError):
+    """The model is not what the engine was planned for."""
+
+
+class _Options(NamedTuple):
+    """Numbers, words and flags among the attributes of a module."""
+
+    where: str
+    module: weakref.ref[nn.Module]
+    names: tuple[str, ...]
+    read: Callable[[dict[str, Any]], Any]
+    values: Any
+
+
+class _Held(NamedTuple):
+    """A module, and the names, ids and classes of its parameters, buffers and modules."""
+
+    name: str
+    module: weakref.ref[nn.Module]
+    was: dict[str, dict[str, tuple[int, str]]]
+
+
+class Guard:
+    """Notices what an engine cannot follow: other tensors, other memory, other parts and options.
+
+    Values of parameters and buffers may change, and so may training and evaluation mode, which an
+    engine does not look at. What a forward reads from elsewhere (globals, attributes that are
+    objects of other classes) is not followed. Modules are not kept alive.
+
+    Args:
+        model: The model.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        self._options: list[_Options] = []
+        self._held: list[_Held] = []
+        self._modules: list[weakref.ref[nn.Module]] = []
+        self._entries: list[dict[str, Any]] = []  # the dictionaries of the modules, not these
+        self._names: list[str] = []
+        self._tensors: list[Tensor] = []
+        for name, module in model.named_modules():
+            where = f"module {name!r}" if name else "the model"
+            self._note_options(where, module)
+            self._note_parts(name, module)
+        self._addresses = [t.data_ptr() for t in self._tensors]
+        self._shapes = [t.shape for t in self._tensors]
+        self._parts = self._ids()
+
+    def check(self) -> None:
+        """See that everything is as it was; about a tenth of a microsecond for each of it.
+
+        Raises:
+            ModelChanged: If not, with the names.
+        """
+        if (message := self.difference()) is not None:
+            raise ModelChanged(message)
+
+    def difference(self) -> str | None:
+        """What has changed.
+
+        Returns:
+            The first difference; None if there is none.
+        """
+        if [t.data_ptr() for t in self._tensors] != self._addresses:
+            return self._moved()
+        if [t.shape for t in self._tensors] != self._shapes:
+            return self._moved()
+        if None in [module() for module in self._modules] or self._ids() != self._parts:
+            return next(filter(None, map(_parts_changed, self._held)), None)
+        for options in self._options:
+            module = options.module()
+            if module is None:  # its owner was asked before
+                continue
+            try:
+                now = options.read(module.__dict__)
+            except KeyError as missing:
+                return _CHANGED.format(
+                    what=f"Attribute {missing.args[0]!r}",
+                    where=options.where,
+                    was="set",
+                    now="gone",
+                )
+            if now is not options.values and now != options.values:
+                return _option_changed(options, now)
+        return None
+
+    def _note_options(self, where: str, module: nn.Module) -> None:
+        attributes = module.__dict__
+        names = tuple(
+            name
+            for name, value in attributes.items()
+            if name not in _HIDDEN and not name.startswith("_") and _is_plain(value)
+        )
+        if names:
+            read = operator.itemgetter(*names)
+            ref, values = weakref.ref(module), read(attributes)
+            self._options.append(_Options(where, ref, names, read, values))
+
+    def _note_parts(self, name: str, module: nn.Module) -> None:
+        was = {
+            kind: {part: (id(v), type(v).__name__) for part, v in module.__dict__[of].items()}
+            for kind, of in _KINDS.items()
+        }
+        self._held.append(_Held(name, weakref.ref(module), was))
+        self._modules.append(weakref.ref(module))
+        self._entries += [module.__dict__[of] for of in _KINDS.values()]
+        for part, tensor in _tensors_of(module):
+            self._names.append(f"{name}.{part}" if name else part)
+            self._tensors.append(tensor)
+
+    def _ids(self) -> list[int]:
+        """Identities of all parameters, buffers and modules."""
+        return list(map(id, chain.from_iterable(map(dict.values, self._entries))))
+
+    def _moved(self) -> str:
+        """The first tensor with other memory."""
+        before = zip(self._names, self._tensors, self._addresses, self._shapes, strict=True)
+        name, tensor = next(
+            (name, tensor)
+            for name, tensor, address, shape in before
+            if tensor.data_ptr() != address or tensor.shape != shape
+        )
+        kind = "Parameter" if isinstance(tensor, nn.Parameter) else "Buffer"
+        return _REPLACED.format(kind=kind, name=name, how=_OTHER_MEMORY)
+
+
+def _parts_changed(held: _Held) -> str | None:
+    """A tensor was exchanged, or something came or went; None if not in this module."""
+    module = held.module()
+    attributes: dict[str, Any] = {} if module is None else module.__dict__
+    now = {kind: dict(attributes.get(of, {})) for kind, of in _KINDS.items()}
+    for kind in ("Parameter", "Buffer"):
+        for part, (was, _) in held.was[kind].items():
+            if part in now[kind] and id(now[kind][part]) != was:
+                name = f"{held.name}.{part}" if held.name else part
+                return _REPLACED.format(kind=kind, name=name, how=_OTHER_OBJECT)
+    ids = {kind: {part: id(v) for part, v in parts.items()} for kind, parts in now.items()}
+    if ids == {kind: {p: i for p, (i, _) in parts.items()} for kind, parts in held.was.items()}:
+        return None
+    where = f"module {held.name!r}" if held.name else "the model"
+    then = _described({p: n for parts in held.was.values() for p, (_, n) in parts.items()})
+    today = {p: type(v).__name__ for parts in now.values() for p, v in parts.items()}
+    return _STRUCTURE.format(where=where, was=then, now=_described(today))
+
+
+def _is_plain(value: object) -> bool:
+    """Whether a value can be compared with a later one of its name, and says all there is to it."""
+    if isinstance(value, tuple):
+        return all(map(_is_plain, value))
+    return isinstance(value, _SCALARS)
+
+
+def _tensors_of(module: nn.Module) -> Iterator[tuple[str, Tensor]]:
+    for entries in (module._parameters, module._buffers):
+        for name, tensor in entries.items():
+            if isinstance(tensor, Tensor):
+                yield name, tensor
+
+
+def _option_changed(options: _Options, now: Any) -> str:
+    """The first option that differs."""
+    was = options.values
+    if len(options.names) == 1:
+        was, now = (was,), (now,)
+    name, before, after = next(
+        (n, a, b) for n, a, b in zip(options.names, was, now, strict=True) if a != b
+    )
+    return _CHANGED.format(what=f"Attribute {name!r}", where=options.where, was=before, now=after)
+
+
+def _described(kinds: dict[str, str]) -> str:
+    """Names and classes of parts."""
+    return ", ".join(f"{name} ({kind})" for name, kind in kinds.items()) or "none"

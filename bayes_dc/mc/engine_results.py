@@ -1,0 +1,120 @@
+"""What an engine hands out: fresh tensors, or those of an earlier prediction."""
+
+import weakref
+
+from torch import Tensor
+
+from bayes_dc.mc.engine_statistics import RunStatistics
+from bayes_dc.mc.prediction import Prediction
+from bayes_dc.mc.statistics import Summary
+
+_OUT = (
+    "out must be a Prediction whose tensors are to be overwritten, one that this engine returned "
+    "for {b} inputs{samples}; got {got}. Leave it out to get fresh tensors."
+)
+
+
+class Results:
+    """Copies the results of runs out of the memory that the next run writes.
+
+    Args:
+        statistics: Where they are.
+    """
+
+    def __init__(self, statistics: RunStatistics) -> None:
+        self._statistics = statistics
+        self._known: tuple[int, list[weakref.ref[Tensor]], Tensor] | None = None
+
+    def fresh(self, b: int) -> Summary:
+        """A copy.
+
+        Args:
+            b: Inputs of the run.
+
+        Returns:
+            Views of one new tensor.
+        """
+        return self._statistics.fields(self._statistics.results(b).clone(), b)
+
+    def overwrite(self, b: int, out: Prediction) -> Summary:
+        """Write over the results of an earlier run.
+
+        Args:
+            b: Inputs of the run.
+            out: What an engine returned earlier.
+
+        Returns:
+            The tensors of ``out``, with new values.
+
+        Raises:
+            ValueError: If it is something else, or of other shapes.
+        """
+        fields = _fields_of(out)
+        if fields is None:
+            raise ValueError(_OUT.format(b=b, samples="", got=type(out).__name__))
+        results, known = self._statistics.results(b), self._known
+        if (
+            known
+            and known[0] == b
+            and all(ref() is field for ref, field in zip(known[1], fields, strict=True))
+        ):
+            known[2].copy_(results)
+            return fields
+        want = self._statistics.fields(results, b)
+        for name, into, like in zip(Summary._fields, fields, want, strict=True):
+            fits = isinstance(into, Tensor) and into.shape == like.shape
+            if not fits or into.dtype != like.dtype or into.device != like.device:
+                raise ValueError(_OUT.format(b=b, samples="", got=f"{name} = {_described(into)}"))
+        whole = _whole(fields, results.numel(), want)
+        if whole is not None:
+            self._known = b, [weakref.ref(field) for field in fields], whole
+            whole.copy_(results)
+        else:
+            for into, value in zip(fields, want, strict=True):
+                into.copy_(value)
+        return fields
+
+
+def overwrite_samples(samples: Tensor, b: int, out: Prediction) -> Tensor:
+    """Write the samples of a run over those of an earlier one.
+
+    Args:
+        samples: ``[T, b, C]``.
+        b: Inputs.
+        out: What an engine returned earlier.
+
+    Returns:
+        The samples of ``out``, with new values.
+
+    Raises:
+        ValueError: If it holds none, or of another shape.
+    """
+    into = out.samples
+    if not isinstance(into, Tensor) or into.shape != samples.shape or into.dtype != samples.dtype:
+        got = f"samples = {_described(into)}"
+        raise ValueError(_OUT.format(b=b, samples=" with return_samples=True", got=got))
+    return into.copy_(samples)
+
+
+def _fields_of(out: object) -> Summary | None:
+    if not isinstance(out, Prediction):
+        return None
+    return Summary(*(getattr(out, name) for name in Summary._fields))
+
+
+def _whole(fields: Summary, entries: int, want: Summary) -> Tensor | None:
+    """All fields as one tensor, where they lie in memory as the engine lays them."""
+    first, wanted = fields.mean, want.mean
+    if first.untyped_storage().nbytes() != 8 * entries or first.storage_offset() != 0:
+        return None
+    start, at = first.data_ptr(), wanted.data_ptr()
+    for into, like in zip(fields, want, strict=True):
+        if into.data_ptr() - start != like.data_ptr() - at or into.stride() != like.stride():
+            return None
+    return first.as_strided((entries,), (1,))
+
+
+def _described(value: object) -> str:
+    if isinstance(value, Tensor):
+        return f"{value.dtype} {list(value.shape)} on {value.device}"
+    return repr(value)

@@ -1,0 +1,181 @@
+"""The runs of an engine: calls bound for a number of inputs, and what they read beside these."""
+
+from collections import OrderedDict
+from collections.abc import Hashable
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from bayes_dc.mc.engine_checks import check_sample_ids
+from bayes_dc.mc.engine_graphs import Capture, Captured, run
+from bayes_dc.mc.engine_masks import key_words
+from bayes_dc.mc.engine_statistics import RunStatistics
+from bayes_dc.mc.plan import Plan
+from bayes_dc.mc.plan_types import Call
+from bayes_dc.mc.workspace import Workspace
+from bayes_dc.ops import _device
+
+MOST_RUNS = 16
+"""Numbers of inputs whose calls, and graphs, are kept; the least recently used are made again."""
+
+
+@dataclass
+class _Run:
+    """The calls of a prediction at one number of inputs, and their graph once it is captured."""
+
+    input: Tensor
+    calls: list[Call]
+    captured: Captured | None = None
+
+
+class Runner:
+    """Runs a plan for any number of inputs up to its capacity.
+
+    Args:
+        plan: The plan.
+        statistics: Where its outputs go.
+        device: Where it runs.
+        capture: Captures graphs; None makes the calls from Python.
+
+    Attributes:
+        workspace: The memory.
+        seed: Of the masks of the last run; None before the first.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        statistics: RunStatistics,
+        device: torch.device,
+        capture: Capture | None,
+    ) -> None:
+        self.workspace = Workspace(plan, device)
+        self.seed: int | None = None
+        self._plan, self._statistics = plan, statistics
+        self._device, self._capture = device, capture
+        self._runs: OrderedDict[Hashable, _Run] = OrderedDict()
+        self._default_ids = True
+        self._stream: torch.cuda.Stream | None = None
+
+    def run(self, x: Tensor, seed: int, sample_ids: Tensor | None, *, keep_samples: bool) -> None:
+        """Run; the results are then in the statistics.
+
+        Args:
+            x: Inputs ``[b, …]``, 1 ≤ b ≤ capacity, of the planned sizes, dtype and device.
+            seed: Unsigned 64-bit seed of the masks.
+            sample_ids: int64 ``[b]``, or None for 0 … b − 1.
+            keep_samples: Whether the probabilities of all passes are kept.
+        """
+        self._on_this_stream()
+        self.set_seed(seed)
+        self._set_ids(sample_ids, len(x))
+        prepared = self._prepared(len(x), keep_samples)
+        prepared.input.copy_(x.detach() if x.requires_grad else x)
+        self._execute(prepared)
+
+    def set_seed(self, seed: int) -> None:
+        """Write the key words of all sites, if the seed is another than the last one.
+
+        Args:
+            seed: Unsigned 64-bit seed.
+        """
+        if type(seed) is int and seed == self.seed:
+            return
+        number, words = key_words(seed, self._plan.sites)
+        # From pageable memory: the driver has its own copy when the call returns.
+        self.workspace.keys.copy_(torch.tensor(words, dtype=torch.int64), non_blocking=True)
+        self.seed = number
+
+    def passes_per_chunk(self, b: int) -> int:
+        """Passes of a launch; the last chunk may have fewer.
+
+        Args:
+            b: Inputs, at least 1.
+
+        Returns:
+            As few chunks as the plan has room for, of about equal size.
+        """
+        T = self._plan.T
+        chunks = -(-T // self._plan.passes_for(b))
+        return -(-T // chunks)
+
+    def pool_bytes(self) -> int:
+        """Memory that libraries took for graphs.
+
+        Returns:
+            Bytes; 0 if strict.
+        """
+        return sum(r.captured.pool_bytes for r in self._runs.values() if r.captured)
+
+    def _prepared(self, b: int, keep_samples: bool) -> _Run:
+        """The calls for b inputs, made at their first use."""
+        switches: Hashable = None
+        if self._device.type == "cuda":
+            switches = _device.tensor_float32(), _device.convolution_tensor_float32()
+        key = b, keep_samples, switches
+        found = self._runs.get(key)
+        if found is None:
+            with self._here(), torch.no_grad():
+                found = self._runs[key] = self._bind(b, keep_samples)
+            if len(self._runs) > MOST_RUNS:
+                self._runs.popitem(last=False)
+        else:
+            self._runs.move_to_end(key)
+        return found
+
+    def _bind(self, b: int, keep_samples: bool) -> _Run:
+        """All calls of a prediction, in order."""
+        per_chunk = self.passes_per_chunk(b)
+        workspace, statistics, T = self.workspace, self._statistics, self._plan.T
+        calls = statistics.begin(b)
+        for first in range(0, T, per_chunk):
+            passes = min(per_chunk, T - first)
+            program = workspace.bind(b, passes)
+            if first == 0:
+                calls += program.once
+                x = program.input
+            if passes < T:
+                calls.append(workspace.set_passes(first, passes))
+            calls += program.passes
+            calls += statistics.add(program.output, first, keep_samples=keep_samples)
+        if per_chunk < T:
+            calls.append(workspace.set_passes(0, per_chunk))
+        calls += statistics.end(b)
+        workspace.forget()
+        return _Run(x, calls)
+
+    def _execute(self, prepared: _Run) -> None:
+        if self._capture is None:
+            with self._here(), torch.no_grad():
+                run(prepared.calls)
+            return
+        if prepared.captured is None:
+            with self._here(), torch.no_grad():
+                prepared.captured = self._capture(prepared.calls)
+        prepared.captured.graph.replay()
+
+    def _here(self) -> AbstractContextManager[object]:
+        is_cuda = self._device.type == "cuda"
+        return torch.cuda.device(self._device) if is_cuda else nullcontext()
+
+    def _on_this_stream(self) -> None:
+        """A call on another stream than the last one waits for it: they share the arena."""
+        if self._device.type != "cuda":
+            return
+        current = torch.cuda.current_stream(self._device)
+        if self._stream is not None and current != self._stream:
+            current.wait_stream(self._stream)
+        self._stream = current
+
+    def _set_ids(self, sample_ids: Tensor | None, b: int) -> None:
+        """Write the ids, unless they are 0, 1, … and already there."""
+        if sample_ids is None:
+            if not self._default_ids:
+                self.workspace.number_samples()
+                self._default_ids = True
+            return
+        check_sample_ids(sample_ids, b)
+        self._default_ids = False
+        self.workspace.sample_ids[:b].copy_(sample_ids)

@@ -1,0 +1,127 @@
+"""An engine knows when the model is no longer what it was planned for, and says what changed."""
+
+import copy
+
+import pytest
+import torch
+from engine_cases import assert_near, convnet, inputs, network
+from torch import nn
+
+from bayes_dc import MonteCarloEngine, predict_with_uncertainty
+from bayes_dc.mc.engine_guard import Guard, ModelChanged
+from bayes_dc.nn import number_layers
+
+
+def assign(model):
+    state = {k: v.clone() for k, v in model.state_dict().items()}
+    model.load_state_dict(state, assign=True)
+
+
+def new_data(model):
+    model[4].weight.data = model[4].weight.data.clone()
+
+
+def new_parameter(model):
+    model[4].weight = nn.Parameter(model[4].weight.detach().clone())
+
+
+def new_buffer(model):
+    model[1].running_mean = model[1].running_mean.clone()
+
+
+def new_module(model):
+    model[2] = nn.Tanh()
+
+
+def another_p(model):
+    model[8].p = 0.25
+
+
+def another_eps(model):
+    model[5].eps = 1e-3
+
+
+def more(model):
+    model.append(nn.Identity())
+
+
+def numbers(model):
+    model[4].mask_layer, model[8].mask_layer = 5, 4
+
+
+def no_bias(model):
+    model[8].bias = None
+
+
+def attribute_gone(model):
+    del model[3].ceil_mode
+
+
+CHANGES = {
+    assign: "Parameter '0.weight' is another tensor, or has other memory, than when the engine was "
+    "planned: it was replaced (assigned to, or loaded with load_state_dict(assign=True)).",
+    new_data: "Parameter '4.weight' is another tensor, or has other memory, than when the engine "
+    "was planned: it was moved or converted (model.to(…), parameter.data = …). Write into it",
+    nn.Module.double: "Parameter '0.weight' is another tensor, or has other memory",
+    new_parameter: "Parameter '4.weight' is another tensor, or has other memory, than when",
+    new_buffer: "Buffer '1.running_mean' is another tensor",
+    new_module: "The parts of the model are others than when the engine was planned: 0 (Conv2d), ",
+    another_p: "Attribute 'p' of module '8' was 0.5 when the engine was planned and is 0.25 now. "
+    "Make a new MonteCarloEngine, or set it back.",
+    another_eps: "Attribute 'eps' of module '5' was 1e-05 when the engine was planned and is 0.001",
+    more: "9 (Identity) now. Make a new MonteCarloEngine.",
+    numbers: "Attribute 'mask_layer' of module '4' was 0",
+    no_bias: "Parameter '8.bias' is another tensor",
+    attribute_gone: "Attribute 'ceil_mode' of module '3' was 'set' when the engine was planned and",
+}
+
+
+@pytest.mark.parametrize("change", CHANGES, ids=lambda f: f.__name__)
+def test_what_an_engine_cannot_follow_is_named(change):
+    model = convnet()
+    guard = Guard(model)
+    guard.check()
+    change(model)
+    with pytest.raises(ModelChanged) as caught:
+        guard.check()
+    assert CHANGES[change] in str(caught.value)
+
+
+def test_an_engine_refuses_and_can_be_made_again():
+    model = network(scope="row")
+    x = inputs(model, 3)
+    engine = MonteCarloEngine(model, x, 5)
+    engine(x)
+    model[1].p = 0.25
+    with pytest.raises(ModelChanged, match="Attribute 'p' of module '1' was"):
+        engine(x)
+    got = MonteCarloEngine(model, x, 5)(x, return_samples=True)
+    assert_near(got, predict_with_uncertainty(model, x, 5, return_samples=True))
+    model[1].p = 0.5
+    engine(x)
+
+
+def test_what_it_follows_is_no_change():
+    model = convnet()
+    number_layers(model)
+    guard = Guard(model)
+    model.train()
+    with torch.no_grad():
+        for tensor in (*model.parameters(), *model.buffers()):
+            tensor.add_(1)
+    model.load_state_dict(copy.deepcopy(model.state_dict()))
+    predict_with_uncertainty(model, inputs(model, 2), 3, engine="folded")
+    model.requires_grad_(False)
+    guard.check()
+
+
+def test_it_keeps_no_module_alive():
+    import gc
+    import weakref
+
+    model = convnet()
+    guard, dead = Guard(model), weakref.ref(model[2])
+    model[2] = nn.ReLU()
+    gc.collect()
+    assert dead() is None
+    assert guard.difference() is not None
