@@ -22,7 +22,16 @@ from bayes_dc.mc.plan_report import amount, table
 TARGET = 1.05
 """Most that an arena may be over its lower bound."""
 
-HEAD = ("network", "inputs", "passes", "device", "mode", "steps", "in place", "scratch")
+HEAD: tuple[str, ...] = (
+    "network",
+    "inputs",
+    "passes",
+    "device",
+    "mode",
+    "steps",
+    "in place",
+    "scratch",
+)
 HEAD += ("tensors", "largest", "bound", "arena", "arena / bound", "tensors / arena")
 
 

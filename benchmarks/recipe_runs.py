@@ -11,7 +11,6 @@ from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wai
 from functools import lru_cache
 from multiprocessing.queues import Queue
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
 import torch
@@ -19,7 +18,7 @@ from torch import Tensor, nn
 
 import bayes_dc
 from bayes_dc.config import Config, ConfigError, dump_config, load_config
-from bayes_dc.datasets import ArraySplit, DataConfig, DatasetBundle, DatasetError, load_dataset
+from bayes_dc.datasets import DataConfig, DatasetBundle, DatasetError, load_dataset
 from bayes_dc.metrics import accuracy, brier, ece, nll
 from bayes_dc.train import (
     CheckpointError,
@@ -31,10 +30,11 @@ from bayes_dc.train import (
     load_model,
     start_from,
 )
+from benchmarks import step_time
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "benchmarks/results/recipes.json"
-PASSES, BATCH, SPEED_STEPS = 100, 512, 20
+PASSES, BATCH = 100, 512
 Measure = Callable[[nn.Module, Config, DatasetBundle, "Run"], dict[str, Any]]
 USER_ERRORS = (CheckpointError, ConfigError, DatasetError, TrainingError, OSError)
 """What the command, a configuration, the data or a folder is to blame for: a line says it all."""
@@ -136,7 +136,7 @@ def _check(runs: list[Run], out: Path, overwrite: bool) -> None:
         config = run.settings(out)
         if not run.speed:
             RunFolder(out / run.name).check(resume=not overwrite, overwrite=overwrite)
-        data = _noise(config) if run.speed else _data(config.data)
+        data = step_time.noise(config) if run.speed else _data(config.data)
         try:
             _untrained(config, data)
         except ValueError as error:  # what the types of the settings cannot know, e.g. p = 1e-9
@@ -202,7 +202,8 @@ def _one(
         "date": time.strftime("%Y-%m-%d"),
     }
     if run.speed:
-        return about | {"step_ms": _step_ms(config)}
+        started_from = _untrained(config, step_time.noise(config))
+        return about | {"step_ms": step_time.step_ms(config, *started_from)}
     data = _data(config.data)
     history: list[dict[str, Any]] = []
     if run.untrained:
@@ -297,24 +298,3 @@ def score(probs: Tensor, labels: Tensor) -> list[float]:
     """Error in per cent, NLL in nats, Brier, ECE."""
     error = 100 * (1 - float(accuracy(probs, labels)))
     return [error, *(float(metric(probs, labels)) for metric in (nll, brier, ece))]
-
-
-def _noise(config: Config) -> DatasetBundle:
-    """Images that say nothing, enough for the steps that are timed."""
-    samples = SPEED_STEPS * config.train.batch_size
-    images = torch.randint(0, 256, (samples, 3, 32, 32), dtype=torch.uint8)
-    names = tuple(map(str, range(10)))
-    unit = bayes_dc.datasets.Normalisation((0.5,) * 3, (0.25,) * 3)
-    split = ArraySplit(images, torch.arange(samples) % 10, names, unit, "noise")
-    return DatasetBundle("noise", split, None, split, names, (3, 32, 32), unit)
-
-
-def _step_ms(config: Config) -> float:
-    """Milliseconds of a training step, from the second epoch on; nothing of it is kept."""
-    data = _noise(config)
-    train = config.train.model_copy(update={"epochs": 3})
-    model, meta = _untrained(config, data)
-    with TemporaryDirectory(prefix="speed-") as folder:
-        run = RunFolder(Path(folder))
-        rows = fit(model, data, train, run, meta, config_text=dump_config(config))
-    return min(1e3 * row["seconds"] / SPEED_STEPS for row in rows)

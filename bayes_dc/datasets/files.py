@@ -1,6 +1,7 @@
 """Finding, checking and unpacking data files: what is missing or damaged is named, never used."""
 
 import gzip
+import logging
 import os
 import shutil
 import socket
@@ -12,9 +13,11 @@ from typing import NamedTuple
 from uuid import uuid4
 
 import numpy as np
-from torchvision.datasets.utils import check_integrity, extract_archive
+from torchvision.datasets.utils import check_integrity, download_url, extract_archive
 
 from bayes_dc.datasets.split import DatasetError
+
+logger = logging.getLogger("bayes_dc.datasets")
 
 DOWNLOAD_TIMEOUT_SECONDS = 30.0
 """Longest silence of a server before a download is given up."""
@@ -106,6 +109,34 @@ def unpack_idx(name: str, archives: Sequence[KnownFile]) -> None:
             partial.unlink(missing_ok=True)
             why = error.strerror or error
             raise DatasetError(_NO_ROOM.format(name=name, path=path, why=why)) from error
+
+
+def fetch_idx(name: str, archives: Sequence[KnownFile], mirrors: Sequence[str]) -> None:
+    """Download every idx file that is neither unpacked and whole nor there as a good ``.gz``.
+
+    Args:
+        name: Data set, for messages.
+        archives: The ``.gz`` files.
+        mirrors: Addresses of folders that hold them; the next one is tried where one refuses, is
+            silent or sends something else.
+
+    Raises:
+        OSError: If no mirror has a file.
+    """
+    for path, md5 in archives:
+        raw = path.with_suffix("")
+        if raw.is_file() and _idx_is_whole(raw):
+            continue
+        failures = []
+        for mirror in mirrors:
+            try:
+                download_url(mirror + path.name, path.parent, path.name, md5)
+                break
+            except (OSError, RuntimeError) as error:
+                failures.append(f"{mirror}: {str(error).strip()}")
+                logger.warning("%s: no %s from %s", name, path.name, failures[-1])
+        else:
+            raise OSError(f"{path.name} is on no mirror ({'; '.join(failures)})")
 
 
 def unpack_archive(name: str, archive: KnownFile, files: Sequence[Path]) -> None:

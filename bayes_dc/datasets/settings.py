@@ -23,13 +23,17 @@ Scaling = Literal["standard", "unit"]
 """
 
 
-def _no_null_byte(path: str) -> str:
+def _usable_path(path: str) -> str:
     if "\0" in path:
         raise ValueError(f"a path cannot hold a null byte; got {path!r}")
+    if path == "None":
+        raise ValueError(
+            "None is text in YAML: write null for no value, ./None for a file of that name"
+        )
     return path
 
 
-PathText = Annotated[str, Field(min_length=1), AfterValidator(_no_null_byte)]
+PathText = Annotated[str, Field(min_length=1), AfterValidator(_usable_path)]
 """Path of a file or folder."""
 
 

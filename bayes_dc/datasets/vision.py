@@ -17,7 +17,14 @@ from torchvision import datasets as tv
 from torchvision.datasets.mnist import read_image_file, read_label_file
 from torchvision.datasets.utils import check_integrity
 
-from bayes_dc.datasets.files import KnownFile, downloading, require, unpack_archive, unpack_idx
+from bayes_dc.datasets.files import (
+    KnownFile,
+    downloading,
+    fetch_idx,
+    require,
+    unpack_archive,
+    unpack_idx,
+)
 from bayes_dc.datasets.split import ArraySplit, DatasetError, Normalisation
 
 _DIGITS = tuple("0123456789")
@@ -79,14 +86,18 @@ def load(
         if not download:
             raise
         with downloading(name, folder):
-            _download(family.cls, base)
+            _download(name, family.cls, base)
         family.ready(name, family.cls, base, parts)
     return [_split(name, family, base, part, normalisation) for part in parts]
 
 
-def _download(cls: Any, base: Path) -> None:
-    """Let torchvision fetch what is missing."""
-    if cls is tv.SVHN:
+def _download(name: str, cls: Any, base: Path) -> None:
+    """Fetch what is missing."""
+    if issubclass(cls, tv.MNIST):
+        # Not cls(base): it keeps unpacked files that are cut short, and gives up when the first
+        # mirror is silent.
+        fetch_idx(name, _idx_archives(cls, base, BOTH), cls.mirrors)
+    elif cls is tv.SVHN:
         for split in ("train", "test"):
             cls(base, split=split, download=True)
     else:
@@ -114,10 +125,14 @@ def _split(
 
 def _ready_idx(name: str, cls: Any, base: Path, parts: tuple[bool, ...]) -> None:
     """Check and unpack the idx files of ``<root>/<Class>/raw``, two for each split."""
+    unpack_idx(name, _idx_archives(cls, base, parts))
+
+
+def _idx_archives(cls: Any, base: Path, parts: tuple[bool, ...]) -> list[KnownFile]:
+    """The ``.gz`` files of splits."""
     folder = base / cls.__name__ / "raw"
     stems = tuple(_STEMS[part] for part in parts)
-    wanted = [(file, md5) for file, md5 in cls.resources if file.startswith(stems)]
-    unpack_idx(name, [KnownFile(folder / file, md5) for file, md5 in wanted])
+    return [KnownFile(folder / f, md5) for f, md5 in cls.resources if f.startswith(stems)]
 
 
 def _read_idx(cls: Any, base: Path, train: bool) -> tuple[Tensor, Tensor, tuple[str, ...]]:

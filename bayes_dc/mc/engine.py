@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from bayes_dc.mc.arguments import check_arguments, check_count
 from bayes_dc.mc.engine_checks import check_example, check_input, check_no_autocast
 from bayes_dc.mc.engine_graphs import Capture
-from bayes_dc.mc.engine_guard import Guard
+from bayes_dc.mc.engine_guard import FixedOptions, Guard
 from bayes_dc.mc.engine_masks import active_dropout, silent_dropout
 from bayes_dc.mc.engine_results import Results, overwrite_samples
 from bayes_dc.mc.engine_runs import Runner
@@ -24,32 +24,28 @@ from bayes_dc.mc.statistics import Summary
 from bayes_dc.types import Link
 
 EngineMode = Literal["strict", "workspace", "eager"]
-"""What may allocate in a run.
-
-``"strict"``: nothing. ``"workspace"``: libraries, for themselves (convolutions of oneDNN and
-cuDNN); ``engine.plan`` says which steps. ``"eager"``: there is no plan, the model runs as it is.
+"""What may allocate in a run: ``"strict"`` nothing, ``"workspace"`` libraries for themselves
+(``engine.plan`` says in which steps); ``"eager"``: there is no plan, the model runs as it is.
 """
 
 _MODE = "mode must be one of {allowed}; got {got!r}."
 _NO_PLAN = "mode='eager' has no plan. Make the engine with mode='strict' or 'workspace'."
 
 
-class MonteCarloEngine:
+class MonteCarloEngine(FixedOptions):
     """Predicts with T passes of a model, without allocating anything while it runs.
 
-    The model is traced once; every buffer that a forward needs gets its place in one arena, for
+    The model is traced once, and every tensor of its forward gets a place in one arena, for
     ``capacity`` inputs and as many passes at a time as keep within ``rows`` and ``memory``. A call
-    with 1 … capacity inputs runs in that memory: the part before the first mask once, then all
-    passes, a launch for each layer and chunk of passes, and the statistics. On a GPU this is one
-    CUDA graph for each number of inputs, captured at its first use. Masks and statistics are those
-    of ``predict_with_uncertainty``.
+    runs in that memory: the part before the first mask once, then all passes, a launch for each
+    layer and chunk of passes, and the statistics; on a GPU as one CUDA graph for each number of
+    inputs, captured at its first use. Masks are those of ``predict_with_uncertainty``.
 
     Weights may be changed in place (by an optimizer, ``load_state_dict``); the next call sees them.
-    What torch does not count as a change, writes through ``parameter.data``, needs ``refresh()``
-    where the plan holds constants computed from weights (folded BatchNorm). Weights that are
-    replaced, moved or converted, modules that are exchanged and options such as ``p`` that change
-    are refused by name. Nothing warns of infinite inputs or passes without variance: that would
-    wait for the device. ``predict_with_uncertainty`` does.
+    Writes through ``parameter.data`` need ``refresh()`` where the plan holds constants computed
+    from weights (folded BatchNorm). Weights that are replaced, moved or converted, modules that
+    are exchanged and options such as ``p`` that change are refused by name. Nothing warns of
+    infinite inputs or passes without variance; ``predict_with_uncertainty`` does.
 
     Args:
         model: Classifier as for ``predict_with_uncertainty``, on the device it is to run on.
@@ -77,8 +73,7 @@ class MonteCarloEngine:
         mode: As given.
 
     Determinism:
-        Equal arguments give equal bits. How passes are cut into chunks changes no mask and no order
-        of the statistics' sums.
+        Equal arguments give equal bits. Chunks change no mask and no order of sums over passes.
 
     Example:
         >>> model = nn.Sequential(nn.Linear(4, 3))
@@ -164,14 +159,14 @@ class MonteCarloEngine:
     ) -> Prediction:
         """Predict.
 
-        On a GPU the call returns before the device is done, like any operation of torch.
+        On a GPU the call returns before the device is done.
 
         Args:
             x: Inputs ``[b, …]``, 0 ≤ b ≤ capacity, of the example's other sizes, dtype and device.
             seed: Unsigned 64-bit seed of the masks.
             sample_ids: int64 ``[b]``, identity of each input; default 0 … b − 1.
-            return_samples: Also return the probabilities of every pass. Room for those of
-                ``capacity`` inputs is allocated at the first such call.
+            return_samples: Also return the probabilities of every pass; the first such call
+                allocates room for those of ``capacity`` inputs.
             out: What an earlier call with b inputs returned: its tensors are written over, and the
                 call allocates nothing for its results.
 

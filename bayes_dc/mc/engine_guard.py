@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 _SCALARS = (bool, int, float, str, type(None), torch.dtype)
 _KINDS = {"Parameter": "_parameters", "Buffer": "_buffers", "Module": "_modules"}
+_OPTIONS = {"T", "capacity", "mode", "link"}
 _HIDDEN = {"training", "call_super_init", "dump_patches", "masks"}
 
 _REPLACED = (
@@ -28,6 +29,21 @@ _STRUCTURE = (
     "The parts of {where} are others than when the engine was planned: {was} then, {now} now. "
     "Make a new MonteCarloEngine."
 )
+_FIXED = (
+    "{name} of an engine cannot be changed: its memory was planned for {name} = {was!r}. Make a "
+    "new MonteCarloEngine with {name} = {got!r}."
+)
+
+
+class FixedOptions:
+    """Refuses other values of the options that an engine was planned for."""
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        """Set an attribute; an option only once."""
+        if name in _OPTIONS and name in self.__dict__:
+            was = self.__dict__[name]
+            raise AttributeError(_FIXED.format(name=name, was=was, got=value))
+        super().__setattr__(name, value)
 
 
 class ModelChanged(RuntimeError):

@@ -1,8 +1,8 @@
 """The runs of an engine: calls bound for a number of inputs, and what they read beside these."""
 
 from collections import OrderedDict
-from collections.abc import Hashable
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Hashable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 
 import torch
@@ -148,13 +148,22 @@ class Runner:
 
     def _execute(self, prepared: _Run) -> None:
         if self._capture is None:
-            with self._here(), torch.no_grad():
+            with self._here(), torch.no_grad(), self._numbered():
                 run(prepared.calls)
             return
         if prepared.captured is None:
-            with self._here(), torch.no_grad():
+            with self._here(), torch.no_grad(), self._numbered():
                 prepared.captured = self._capture(prepared.calls)
         prepared.captured.graph.replay()
+
+    @contextmanager
+    def _numbered(self) -> Iterator[None]:
+        """Runs of one chunk find the passes 0, 1, …, also after a run that broke off."""
+        try:
+            yield
+        except BaseException:
+            self.workspace.pass_ids.copy_(self.workspace.all_passes)
+            raise
 
     def _here(self) -> AbstractContextManager[object]:
         is_cuda = self._device.type == "cuda"

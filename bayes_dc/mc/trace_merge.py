@@ -11,8 +11,12 @@ from bayes_dc.mc import plan_errors
 from bayes_dc.mc.plan_types import Dim, Rows, Site
 from bayes_dc.mc.trace_types import Meta, Node, Trace
 
-ROWS = (7, 11)
-"""Rows of the two exports. A size is the same in both, or k times these, or has no plan."""
+ROWS = (2, 31)
+"""Rows of the two exports. A size is the same in both, or k times these, or has no plan.
+
+Few and many, even and odd: a forward that chooses by len(x) shows. Not 1, where ``squeeze`` drops
+the rows and strides say nothing.
+"""
 
 STRUCTURE = (
     f"the forward makes other calls for {ROWS[0]} rows than for {ROWS[1]}",

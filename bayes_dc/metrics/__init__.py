@@ -2,6 +2,7 @@
 
 from bayes_dc.metrics.adaptive import adaptive_ece, debiased_squared_error
 from bayes_dc.metrics.bands import Band, reliability_band, risk_coverage_band
+from bayes_dc.metrics.binary import positive_class_curve, positive_class_ece
 from bayes_dc.metrics.binomial import binomial_interval, binomial_lower, binomial_upper
 from bayes_dc.metrics.bootstrap import (
     Interval,
@@ -27,7 +28,12 @@ from bayes_dc.metrics.classwise import (
     classwise_ece,
 )
 from bayes_dc.metrics.ood import aupr_in, aupr_out, auroc, fpr_at_tpr, ood_scores
-from bayes_dc.metrics.paired import bootstrap_difference, bootstrap_mean_difference
+from bayes_dc.metrics.paired import (
+    PairIntervals,
+    bootstrap_difference,
+    bootstrap_mean_difference,
+    bootstrap_pair,
+)
 from bayes_dc.metrics.policy import Policy, PolicyOutcome, PolicyScore
 from bayes_dc.metrics.scores import (
     accuracy,
@@ -83,6 +89,7 @@ __all__ = [
     "BrierDecomposition",
     "CertaintyCurves",
     "Interval",
+    "PairIntervals",
     "Policy",
     "PolicyError",
     "PolicyOutcome",
@@ -108,6 +115,7 @@ __all__ = [
     "bootstrap_mean",
     "bootstrap_mean_difference",
     "bootstrap_metric",
+    "bootstrap_pair",
     "brier",
     "brier_decomposition",
     "brier_per_sample",
@@ -141,6 +149,8 @@ __all__ = [
     "ood_scores",
     "policy_for_coverage",
     "policy_for_risk",
+    "positive_class_curve",
+    "positive_class_ece",
     "predictive_entropy",
     "reliability_band",
     "reliability_curve",

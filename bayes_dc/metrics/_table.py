@@ -6,6 +6,7 @@ from typing import Any
 
 from bayes_dc.metrics import (
     adaptive,
+    binary,
     calibration,
     certainty,
     classwise,
@@ -26,6 +27,8 @@ KINDS: dict[Callable[..., Any], Kind] = {
     calibration.mce: calibration.MCE,
     calibration.debiased_ece: calibration.DEBIASED_ECE,
     calibration.reliability_curve: calibration.RELIABILITY_CURVE,
+    binary.positive_class_ece: binary.POSITIVE_CLASS_ECE,
+    binary.positive_class_curve: binary.POSITIVE_CLASS_CURVE,
     adaptive.adaptive_ece: adaptive.ADAPTIVE_ECE,
     adaptive.debiased_squared_error: adaptive.DEBIASED_SQUARED_ERROR,
     classwise.classwise_ece: classwise.CLASSWISE_ECE,
@@ -55,6 +58,7 @@ _CERTAINTY = ("classes", "of", "normalisation", "thresholds")
 _CURVE = "{name} is no single number, so it has no interval. Take it of {instead}."
 _INSTEAD = {
     calibration.reliability_curve: "ece or mce, or reliability_band for a plot",
+    binary.positive_class_curve: "positive_class_ece",
     classwise.brier_decomposition: "brier_reliability, brier_resolution or brier_uncertainty",
     certainty.certainty_curves: "certainty_area",
     selective.risk_coverage_curve: "aurc, or risk_coverage_band for a plot",

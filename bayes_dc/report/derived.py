@@ -1,6 +1,7 @@
 """Every table of a report, computed once: the page, the sentences and report.json read these."""
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 
@@ -63,31 +64,65 @@ class ComparedNetwork:
 
 @dataclass(frozen=True)
 class Derived:
-    """What follows from an evaluation.
+    """What follows from an evaluation; every table is computed when it is first asked for.
+
+    Tables that the evaluation does not allow are empty.
 
     Attributes:
-        rows: Metrics.
-        review: What checking the most uncertain inputs by hand would bring.
-        certainty: Areas over all thresholds.
-        curve: Reliability, or None.
-        risk: Risk against coverage.
-        abstention: What the policy promised and did, or None.
-        classes: Class by class.
-        ood: For every set of other inputs.
-        seeds: Metrics over seeds of the masks; empty for one seed.
-        compared: Other networks.
+        evaluation: What was predicted.
     """
 
-    rows: list[MetricRow]
-    review: list[ReviewRow]
-    certainty: list[CertaintyRow]
-    curve: m.ReliabilityCurve | None
-    risk: list[RiskCurve]
-    abstention: AbstentionResult | None
-    classes: list[ClassRow]
-    ood: list[tuple[OODSet, list[OODRow]]]
-    seeds: list[SeedScores]
-    compared: list[ComparedNetwork]
+    evaluation: Evaluation
+
+    @cached_property
+    def rows(self) -> list[MetricRow]:
+        """Metrics."""
+        return metric_rows(self.evaluation)
+
+    @cached_property
+    def review(self) -> list[ReviewRow]:
+        """What checking the most uncertain inputs by hand would bring."""
+        return review_rows(self.evaluation)
+
+    @cached_property
+    def certainty(self) -> list[CertaintyRow]:
+        """Areas over all thresholds."""
+        return certainty_rows(self.evaluation)
+
+    @cached_property
+    def curve(self) -> m.ReliabilityCurve | None:
+        """Reliability, or None."""
+        return reliability(self.evaluation)
+
+    @cached_property
+    def risk(self) -> list[RiskCurve]:
+        """Risk against coverage."""
+        return risk_curves(self.evaluation)
+
+    @cached_property
+    def abstention(self) -> AbstentionResult | None:
+        """What the policy promised and did, or None."""
+        return abstention_result(self.evaluation)
+
+    @cached_property
+    def classes(self) -> list[ClassRow]:
+        """Class by class."""
+        return class_rows(self.evaluation)
+
+    @cached_property
+    def ood(self) -> list[tuple[OODSet, list[OODRow]]]:
+        """Every set of other inputs with its rows."""
+        return [(other, ood_rows(self.evaluation, other)) for other in self.evaluation.ood]
+
+    @cached_property
+    def seeds(self) -> list[SeedScores]:
+        """Metrics over seeds of the masks; empty for one seed."""
+        return _seeds(self.evaluation)
+
+    @cached_property
+    def compared(self) -> list[ComparedNetwork]:
+        """Other networks."""
+        return [_compared(self.evaluation, named) for named in self.evaluation.compared]
 
     def row(self, key: str) -> MetricRow | None:
         """Find a metric.
@@ -99,29 +134,6 @@ class Derived:
             The row, or None if the evaluation has no such metric.
         """
         return next((row for row in self.rows if row.key == key), None)
-
-
-def derive(evaluation: Evaluation) -> Derived:
-    """Compute every table of a report.
-
-    Args:
-        evaluation: What was predicted.
-
-    Returns:
-        The tables; those that the evaluation does not allow are empty.
-    """
-    return Derived(
-        rows=metric_rows(evaluation),
-        review=review_rows(evaluation),
-        certainty=certainty_rows(evaluation),
-        curve=reliability(evaluation),
-        risk=risk_curves(evaluation),
-        abstention=abstention_result(evaluation),
-        classes=class_rows(evaluation),
-        ood=[(other, ood_rows(evaluation, other)) for other in evaluation.ood],
-        seeds=_seeds(evaluation),
-        compared=[_compared(evaluation, named) for named in evaluation.compared],
-    )
 
 
 def _compared(evaluation: Evaluation, named: Named) -> ComparedNetwork:

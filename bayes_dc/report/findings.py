@@ -153,7 +153,7 @@ def _class(row: ClassRow) -> str:
     """Which class it knows least."""
     return (
         f"Class {row.name} is recognised least: {share(row.recall)} of {row.n} inputs. It is most "
-        f"often taken for {row.mistaken_for} ({row.mistaken} times)."
+        f"often taken for {row.mistaken_for} ({row.mistaken} of {row.n})."
     )
 
 

@@ -7,6 +7,7 @@ from bayes_dc.report.shifted import TURNED, by_shift
 from bayes_dc.report.text import number, share
 
 _TELLS_APART = 0.9
+_OFF = 0.1
 
 
 def ood_finding(other: OODSet, rows: list[OODRow]) -> str:
@@ -72,11 +73,12 @@ def shift_finding(shift: ShiftSweep) -> list[str]:
     before, after = (point.scores["accuracy"].value for point in (first, last))
     calm, alarmed = (point.scores["entropy"].value for point in (first, last))
     how_far = f"{last.severity:g} degrees" if name == TURNED else f"severity {last.severity:g}"
-    warns = (
-        "the network's doubt grows with it"
-        if last.scores["entropy"].interval.low > first.scores["entropy"].interval.high
-        else "the entropy does not warn of it"
-    )
+    warns = "the entropy does not warn of it"
+    if last.scores["entropy"].interval.low > first.scores["entropy"].interval.high:
+        off = last.scores["ece"].value
+        warns = "the network's doubt grows with it"
+        if off > _OFF:
+            warns += f", but too little: confidence and accuracy are then {share(off)} apart (ECE)"
     return [
         f"The most harmful change is {name.replace('_', ' ')}: at {how_far} accuracy "
         f"falls from {share(before)} to {share(after)}, mean entropy goes from {number(calm, 3)} "

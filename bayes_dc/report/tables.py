@@ -100,10 +100,20 @@ def _labelled_row(
     spec: Spec, probs: Tensor, mean_network: Tensor | None, labels: Tensor
 ) -> MetricRow:
     """Compute one metric for both predictions, and their difference."""
-    ours, theirs, difference = estimate(spec, probs, labels), None, None
-    if mean_network is not None:
-        theirs = estimate(spec, mean_network, labels)
+    theirs = difference = None
+    if mean_network is None:
+        ours = estimate(spec, probs, labels)
+    elif spec.metric is None:
+        ours, theirs = (estimate(spec, p, labels) for p in (probs, mean_network))
         difference = change(spec, mean_network, probs, labels)
+    else:
+        before, after = (spec.arguments(p, labels) for p in (mean_network, probs))
+        values = [spec.metric(*pair, **spec.options).item() for pair in (before, after)]
+        intervals = m.bootstrap_pair(spec.metric, before, after, **spec.options)
+        theirs = Estimate(values[0], intervals.first)
+        ours = Estimate(values[1], intervals.second)
+        if intervals.difference is not None:
+            difference = Estimate(values[1] - values[0], intervals.difference)
     return MetricRow(
         key=spec.key,
         title=spec.title,

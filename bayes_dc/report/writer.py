@@ -6,7 +6,7 @@ from pathlib import Path
 
 from bayes_dc.report.charts import CHARTS, GRIDS, draw_charts, draw_grids
 from bayes_dc.report.csv_table import write_predictions
-from bayes_dc.report.derived import derive
+from bayes_dc.report.derived import Derived
 from bayes_dc.report.document import build_document
 from bayes_dc.report.evaluation import Evaluation
 from bayes_dc.report.files import check_target, staged_folder
@@ -53,7 +53,7 @@ def write_report(
     Returns:
         The path of report.html.
     """
-    derived = derive(evaluation)
+    derived = Derived(evaluation)
     document = build_document(evaluation, derived, created or datetime.now(UTC))
     charts = draw_charts(evaluation, derived)
     pictures = {name: light for name, (light, _) in charts.items()} | draw_grids(evaluation)

@@ -17,6 +17,12 @@ from bayes_dc.train.errors import TrainingError
 from bayes_dc.train.ranks import ALONE, Ranks
 from bayes_dc.train.settings import Amp, TrainConfig
 
+_ONE_SAMPLE = (
+    "batch normalisation needs more than one value for each channel, and a batch holds a single "
+    "sample, whose images have shrunk to one pixel. Set train.batch_size to 2 or more; with one "
+    "training sample, choose a network without batch normalisation (mlp, lenet5, cnn)."
+)
+
 
 class TrainingStep:
     """Updates the weights with one batch.
@@ -47,7 +53,8 @@ class TrainingStep:
         self.replays = 0
         self._model, self._optimizer, self._keys = model, optimizer, keys
         self._settings, self._device = settings, device
-        self._positions = torch.arange(settings.batch_size, device=device)
+        # One more: a single left-over sample joins the last batch, see schedule.batch_bounds.
+        self._positions = torch.arange(settings.batch_size + 1, device=device)
         self._ranks = ranks
         self._graph: _Graph | None = None
         self._graphed = settings.cuda_graph and device.type == "cuda"
@@ -104,8 +111,13 @@ class TrainingStep:
         self._optimizer.zero_grad(set_to_none=True)
         if len(x) == 0:
             return torch.zeros((), device=x.device), torch.zeros_like(y).sum()
-        with _autocast(self._settings.amp, self._device):
-            logits = self._model(x).float()
+        try:
+            with _autocast(self._settings.amp, self._device):
+                logits = self._model(x).float()
+        except ValueError as error:
+            if "more than 1 value per channel" not in str(error):
+                raise
+            raise TrainingError(_ONE_SAMPLE) from error
         loss = F.cross_entropy(logits, y, label_smoothing=self._settings.label_smoothing)
         if len(x) != samples:
             loss = loss * (len(x) / samples)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from bayes_dc.train import TrainingError
-from benchmarks import recipe_runs, recipes
+from benchmarks import recipe_runs, recipes, step_time
 
 
 @pytest.fixture
@@ -222,7 +222,7 @@ def test_timing_touches_no_folder_of_a_user(command, tmp_path, monkeypatch):
     mine = tmp_path / "runs/speed/last"
     mine.mkdir(parents=True)
     (mine / "model.safetensors").write_bytes(b"mine")
-    monkeypatch.setattr(recipe_runs, "SPEED_STEPS", 1)
+    monkeypatch.setattr(step_time, "STEPS", 1)
     change = ("model={name: cnn, p: 0.5}", "train={batch_size: 4, epochs: 1, device: cpu}")
     monkeypatch.setattr(recipes, "CIFAR", ("",))
     shown = command("speed", more=change).out

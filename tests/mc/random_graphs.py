@@ -121,7 +121,7 @@ class Generator:
             (lambda x: x - x.mean(1, keepdim=True), [at]),
             (lambda x: x.flip(1), [at]),
             (lambda x: torch.zeros_like(x) + x, [at]),
-            (lambda x: x + torch.ones(x.shape[0], *shape), [at]),
+            (lambda x: x + x.new_ones(x.shape[0], *shape), [at]),
         ]
         function, reads = self.draw.choice(choices)
         is_cat = len(reads) == 2 and function is choices[16][0]
@@ -165,7 +165,7 @@ class Generator:
             (lambda x: F.normalize(x, dim=1), shape),
             (lambda x: x.t().relu().t(), shape),
             (lambda x: torch.cat([x, x.new_zeros(x.shape[0], 2)], 1), (k + 2,)),
-            (lambda x: x.unsqueeze(1).expand(-1, 3, -1), (3, k)),
+            (lambda x: x.unsqueeze(1).expand(-1, 3, -1).clone(), (3, k)),
             (lambda x: x.amax(1, keepdim=True) + x, shape),
         ]
         if k >= 4:
@@ -297,7 +297,7 @@ class Generator:
             lambda x: torch.cat([x, x])[: len(x)],
             lambda x: torch.cat([x[1:], x[:1]]),
             lambda x: x / len(x),
-            lambda x: x * torch.arange(len(x)).view(-1, *[1] * len(shape)),
+            lambda x: x * torch.arange(len(x), device=x.device).view(-1, *[1] * len(shape)),
             lambda x: (x.flatten(1) @ x.flatten(1).t() @ x.flatten(1)).view(x.shape),
             lambda x: x.sort(0).values,
             lambda x: F.layer_norm(x, x.shape),

@@ -73,6 +73,34 @@ def test_chunks_of_passes_change_no_bit(kind):
         assert_same(engine(x, return_samples=True), want)
 
 
+def test_a_layer_is_launched_once_for_each_chunk():
+    """And what comes before the first mask once for a call."""
+    model = convnet()
+    x = inputs(model, 4)
+    engine = MonteCarloEngine(model, x, T, rows=20)
+    engine(x)
+    (prepared,) = engine._runner._runs.values()
+    names = [f"{getattr(f, '__module__', '')}.{f.__name__}" for f, _, _ in prepared.calls]
+    chunks = -(-T // 5)
+    for op in ("conv2d", "linear"):
+        assert names.count(f"bayes_dc.ops.{op}.cpu.launch_fwd") == chunks
+    assert names.count("bayes_dc.ops.mc_stats.cpu.launch_update") == chunks
+    assert sum("max_pool2d" in name for name in names) == 1
+
+
+def test_a_run_that_breaks_off_leaves_nothing_behind(planned):
+    x, engine = planned.x, MonteCarloEngine(planned.model, planned.x, T, rows=12)
+    want = engine(x[:1])  # one chunk; six inputs take several
+    prepared = engine._runner._prepared(6, False)
+    calls = list(prepared.calls)
+    prepared.calls[len(calls) // 2 :] = [(torch.ones(2).add_, (torch.ones(3),), {})]
+    with pytest.raises(RuntimeError, match="must match the size of tensor b"):
+        engine(x)
+    assert_same(engine(x[:1]), want)
+    prepared.calls[:] = calls
+    assert_same(engine(x), planned.engine(x))
+
+
 def test_any_length_up_to_the_capacity_in_turn(planned):
     """Longer and shorter in turn: no row of an earlier call lives on, nothing is planned anew."""
     model, x, engine = planned.model, planned.x, planned.engine

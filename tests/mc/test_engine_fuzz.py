@@ -14,12 +14,13 @@ from bayes_dc.mc.plan_errors import PlanError
 
 T, CAPACITY = 6, 5
 ALWAYS, ALL = 12, 360
+FOUND = (214,)  # graphs that have found a fault
 NOTHING_DRAWN = "no layer with masks"
 
 
 def samples_of(number, x):
     """Probabilities of every pass in the dtype of x, one pass at a time, without the engine."""
-    model = random_model(number)[0].to(x.dtype)
+    model = random_model(number)[0].to(x.device, x.dtype)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         found = predict_with_uncertainty(model, x, T, return_samples=True, chunk=1, engine="folded")
@@ -38,10 +39,10 @@ def planned(number, model, mixes, x, rows):
     return engine
 
 
-def check(number, *, rows):
+def check(number, *, rows, device="cpu"):
     """Fail where the engine differs; False where it refuses."""
     model, shape, mixes = random_model(number)
-    x = torch.randn(CAPACITY, *shape)
+    model, x = model.to(device), torch.randn(CAPACITY, *shape).to(device)
     engine = planned(number, model, mixes, x, rows)
     if engine is None:
         return False
@@ -64,8 +65,14 @@ def rows_of(number):
 
 
 def test_random_graphs_are_computed_or_refused():
-    computed = sum(check(number, rows=rows_of(number)) for number in range(ALWAYS))
+    computed = sum(check(number, rows=rows_of(number)) for number in (*range(ALWAYS), *FOUND))
     assert computed >= ALWAYS // 2
+
+
+@pytest.mark.gpu
+def test_random_graphs_on_a_gpu():
+    for number in range(ALWAYS):
+        check(number, rows=rows_of(number), device="cuda")
 
 
 @pytest.mark.slow

@@ -1,5 +1,7 @@
 """Layers with masks in a plan: our launchers get the operands and ids that the layers give them."""
 
+from itertools import pairwise
+
 import pytest
 import torch
 from plan_harness import planned, run_plan
@@ -35,7 +37,7 @@ class Turned(nn.Module):
 
 def vectors(*sizes):
     layers = []
-    for K, N in zip(sizes, sizes[1:], strict=False):
+    for K, N in pairwise(sizes):
         layers += [nn.Linear(K, N), nn.ReLU()]
     return nn.Sequential(*layers[:-1])
 
@@ -79,7 +81,12 @@ def converted(make, options, dtype=torch.float32):
     return model.eval().to(dtype)
 
 
-@pytest.mark.parametrize("case", CASES)
+RARE = {"linear, unscaled", "positions, one mask for an input", "images, groups and stride"}
+
+
+@pytest.mark.parametrize(
+    "case", [pytest.param(n, marks=[pytest.mark.slow] * (n in RARE)) for n in CASES]
+)
 def test_masks_are_those_of_the_layers(case):
     """Against a plan whose rules call the public functions, in full and partial batches."""
     make, shape, options = CASES[case]
@@ -99,6 +106,7 @@ def test_masks_are_those_of_the_layers(case):
         assert not allocations(runner), runner.allocating()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("case", ["linear", "linear, gaussian", "images"])
 def test_other_dtypes(case, dtype):

@@ -103,3 +103,15 @@ def test_means_of_two_sets_differ_by_independent_resamples():
 def test_values_that_have_no_mean_are_refused(values, got):
     with pytest.raises(ValueError, match=rf"second must be a tensor \[n\] of finite.*got {got}"):
         m.bootstrap_mean_difference(torch.ones(3), values)
+
+
+@pytest.mark.parametrize("metric", [m.ece, m.nll])
+def test_a_pair_has_the_bits_of_its_parts(networks, metric):
+    a, b, y = networks
+    got = m.bootstrap_pair(metric, (a, y), (b, y), resamples=50, seed=3)
+    assert got.first == m.bootstrap_metric(metric, a, y, resamples=50, seed=3)
+    assert got.second == m.bootstrap_metric(metric, b, y, resamples=50, seed=3)
+    assert got.difference == m.bootstrap_difference(metric, (a, y), (b, y), resamples=50, seed=3)
+    certain = torch.eye(C, dtype=torch.float64)[(y + 1) % C]
+    if metric is m.nll:
+        assert m.bootstrap_pair(m.nll, (certain, y), (certain, y)).difference is None

@@ -9,6 +9,7 @@ import os
 import select
 import shutil
 import subprocess
+import sys
 import tempfile
 import time
 
@@ -25,6 +26,15 @@ SWITCHES = (
     "--disable-extensions",
     "--disable-sync",
 )
+PLACE = """
+import os, sys
+give, take, path, *switches = sys.argv[1:]
+high = [os.dup2(int(end), 60 + k) for k, end in enumerate((give, take))]  # 3 or 4 may be in use
+for end, target in zip(high, (3, 4)):
+    os.dup2(end, target)
+os.execv(path, [path, *switches])
+"""
+"""Puts the pipes where the browser looks for them, and becomes the browser."""
 
 
 def find_browser():
@@ -53,25 +63,16 @@ class Browser:
 
     def __enter__(self):
         self._folder = tempfile.mkdtemp(prefix="browser")
-        here_out, there_in = os.pipe(), os.pipe()  # commands to it, messages from it
-        give, take = here_out[0], there_in[1]
-
-        def place():
-            # 3 and 4 may be in use by the pipes themselves
-            high = [os.dup2(end, 60 + k) for k, end in enumerate((give, take))]
-            for end, target in zip(high, (3, 4), strict=True):
-                os.dup2(end, target, inheritable=True)
-
+        (give, self._to), (self._from, take) = os.pipe(), os.pipe()
+        switches = [*SWITCHES, f"--user-data-dir={self._folder}", "about:blank"]
         self._process = subprocess.Popen(
-            [self.path, *SWITCHES, f"--user-data-dir={self._folder}", "about:blank"],
+            [sys.executable, "-c", PLACE, str(give), str(take), self.path, *switches],
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
-            preexec_fn=place,
-            close_fds=False,
+            pass_fds=(give, take),
         )
         os.close(give)
         os.close(take)
-        self._to, self._from = here_out[1], there_in[0]
         pages = self._ask("Target.getTargets")["targetInfos"]
         page = next(one["targetId"] for one in pages if one["type"] == "page")
         found = self._ask("Target.attachToTarget", targetId=page, flatten=True)

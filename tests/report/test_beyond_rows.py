@@ -8,11 +8,12 @@ import torch
 
 from bayes_dc import metrics as m
 from bayes_dc.metrics.policy import Policy
-from bayes_dc.report import TURNED, ReportError, shift_point
+from bayes_dc.report import TURNED, Estimate, ReportError, ShiftPoint, ShiftSweep, shift_point
 from bayes_dc.report.classes import class_rows
 from bayes_dc.report.definitions import definitions
-from bayes_dc.report.derived import derive
+from bayes_dc.report.derived import Derived
 from bayes_dc.report.findings import findings
+from bayes_dc.report.findings_beyond import shift_finding
 from bayes_dc.report.ood import MEASURES, ood_rows, surest
 from bayes_dc.report.selective import abstention_result, accepted_inputs, risk_curves
 from bayes_dc.report.shifted import by_shift
@@ -136,7 +137,7 @@ def test_a_policy_is_held_to_its_promise(evaluation, kind, bound):
     assert result.risk_interval[0] <= result.risk <= result.risk_interval[1]
     assert errors
     assert result.kept == {"risk": result.risk <= bound, "coverage": False}[kind]
-    (text, *_) = findings(ev, derive(ev)).actions
+    (text, *_) = findings(ev, Derived(ev)).actions
     said = "so these inputs are not like those of the validation split"
     assert text.startswith(f"Accept the {int(accepted.sum())} of 60 inputs that the policy accepts")
     assert (said in text) == (not result.kept)
@@ -147,32 +148,58 @@ def test_a_policy_without_labels_cannot_be_checked(evaluation, broken):
     ev = evaluation(labelled=False, policy=policy)
     result = abstention_result(ev)
     assert (result.accepted, result.risk, result.kept) == (60, None, None)
-    assert "without labels that cannot be checked here" in findings(ev, derive(ev)).actions[0]
+    assert "without labels that cannot be checked here" in findings(ev, Derived(ev)).actions[0]
     assert abstention_result(dataclasses.replace(broken, policy=policy)).accepted == 58
     assert abstention_result(evaluation()) is None
 
 
 def test_seeds_give_a_mean_and_a_spread(full):
-    derived = derive(full)
+    derived = Derived(full)
     row = next(one for one in derived.seeds if one.key == "nll")
     values = [m.nll(run.prediction.mean, full.labels).item() for run in full.seeds]
     assert row.values == values
     assert row.mean == pytest.approx(sum(values) / 2, rel=2.0**-50)
     assert row.deviation == pytest.approx(abs(values[0] - values[1]) / 2**0.5, rel=2.0**-48)
-    assert derive(dataclasses.replace(full, seeds=full.seeds[:1])).seeds == []
+    assert Derived(dataclasses.replace(full, seeds=full.seeds[:1])).seeds == []
 
 
 def test_every_table_has_its_definitions(full):
-    terms = [one.term for one in definitions(full, derive(full))]
+    terms = [one.term for one in definitions(full, Derived(full))]
     for term in ("Accuracy", "R_cc", "Promise", "AUROC (letters)", "Energy", "Over seeds"):
         assert term in terms
     assert len(terms) == len(set(terms))
 
 
 def test_sentences_tell_of_other_and_changed_inputs(full):
-    summary = findings(full, derive(full))
+    summary = findings(full, Derived(full))
     text = " ".join(summary.doubts + summary.actions).replace("\u00a0", " ")
     assert "Inputs of letters: " in text
     assert "a limit that catches 95 % of them also stops" in text
     assert "The most harmful change is " in text
+    assert "the network's doubt grows with it" in text or "does not warn of it" in text
     assert "inputs like letters" in text
+
+
+@pytest.mark.parametrize(
+    ("entropy", "ece", "said"),
+    [
+        (0.1, 0.3, "the entropy does not warn of it."),
+        (0.6, 0.05, "the network's doubt grows with it."),
+        (0.6, 0.4, "grows with it, but too little: confidence and accuracy are then 40.00 % apart"),
+    ],
+)
+def test_a_change_that_doubt_does_not_follow_is_told(entropy, ece, said):
+    def point(severity, accuracy, entropy, ece):
+        values = {"accuracy": accuracy, "entropy": entropy, "ece": ece}
+        scores = {
+            name: Estimate(v, m.Interval(v - 0.01, v + 0.01, 0.95, 1000))
+            for name, v in values.items()
+        }
+        return ShiftPoint("blur", severity, 9, scores)
+
+    sweep = ShiftSweep([point(5, 0.3, entropy, ece), point(0, 0.9, 0.1, 0.02)])
+    (text,) = shift_finding(sweep)
+    text = text.replace("\u00a0", " ")
+    assert text.startswith("The most harmful change is blur: at severity 5 accuracy falls from 90.")
+    assert said in text
+    assert shift_finding(ShiftSweep([])) == []

@@ -4,13 +4,13 @@ import dataclasses
 
 import torch
 
-from bayes_dc.report.derived import derive
+from bayes_dc.report.derived import Derived
 from bayes_dc.report.findings import findings
 from bayes_dc.report.tables import review_rows
 
 
 def sentences(ev):
-    summary = findings(ev, derive(ev))
+    summary = findings(ev, Derived(ev))
     texts = [*summary.knows, *summary.doubts, *summary.actions]
     return " ".join(texts).replace("\u00a0", " ")
 
@@ -65,7 +65,7 @@ def test_accuracy_and_review_are_told_in_numbers(evaluation):
 def test_without_labels_only_the_split_is_told(evaluation):
     ev = evaluation(labelled=False)
     own = ev.prediction.mutual_information.mean() / ev.prediction.entropy.mean()
-    summary = findings(ev, derive(ev))
+    summary = findings(ev, Derived(ev))
     assert summary.knows == summary.actions == []
     assert len(summary.doubts) == 1
     assert summary.doubts[0].startswith(

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from bayes_dc.report import canvas, plots_sections, plots_shift
-from bayes_dc.report.derived import derive
+from bayes_dc.report.derived import Derived
 from bayes_dc.report.sections import ShiftSweep
 from bayes_dc.report.shifted import TURNED
 
@@ -21,7 +21,7 @@ def drawn(monkeypatch):
 
 @pytest.mark.usefixtures("drawn")
 def test_risk_against_coverage_has_a_line_for_every_curve(full):
-    derived = derive(full)
+    derived = Derived(full)
     curves = [(one.name, one) for one in derived.risk]
     (axes,) = plots_sections.risk_coverage(curves, derived.abstention).axes
     *lines, point = axes.lines

@@ -37,7 +37,6 @@ _SAME_TYPE: dict[Any, Callable[..., Tensor]] = {
     aten.maximum.default: torch.maximum,
     aten.minimum.default: torch.minimum,
     aten.pow.Tensor_Tensor: torch.pow,
-    aten.pow.Scalar: torch.pow,
     aten.remainder.Scalar: torch.remainder,
     aten.remainder.Tensor: torch.remainder,
     aten.xlogy.Tensor: torch.xlogy,
@@ -156,6 +155,13 @@ def power(c: Context, x: Value, exponent: float) -> Value:
         return [(torch.pow, (x, exponent), {"out": out})]
 
     return elementwise(c, [taken], emit)
+
+
+@lowering(aten.pow.Scalar)
+def power_of_number(c: Context, base: float, exponent: Value) -> Value:
+    """A number to the powers of a tensor: on a GPU torch would make a tensor of it, too."""
+    dtype = c.meta().dtype
+    return combined(c, (c.scalar(base, dtype), exponent), dtype, torch.pow)
 
 
 @lowering(aten.clamp.Tensor)

@@ -15,8 +15,8 @@ from bayes_dc.mc.plan_types import Value
 aten = torch.ops.aten
 _FORM = (
     "its equation {equation!r} has not the form of one product of two tensors",
-    "Write it as products of two operands with letters only, every letter once in an operand and in "
-    "the other operand or the result; sum and take diagonals beforehand.",
+    "Write it as products of two operands with letters only, every letter once in an operand and "
+    "in the other operand or the result; sum and take diagonals beforehand.",
 )
 
 

@@ -60,7 +60,7 @@ def selected(c: Context, x: Value, index: dict[int, Tensor]) -> Value:
 def flip(c: Context, x: Value, dims: Sequence[int]) -> Value:
     """Entries in reversed order along dimensions."""
     at = c.within_rows(x, dims)
-    return selected(c, x, {d: torch.arange(x.shape[d] - 1, -1, -1) for d in at})  # type: ignore[operator, arg-type]
+    return selected(c, x, {d: torch.arange(x.shape[d] - 1, -1, -1) for d in at})  # type: ignore[operator]
 
 
 @lowering(aten.roll.default)

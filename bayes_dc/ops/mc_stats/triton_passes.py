@@ -2,8 +2,8 @@
 
 Shapes      y [passes, B, C], any strides; rows [4 or 6, passes, B] float64: what the first kernel
             leaves for the second of every row; the state as in triton_update.py.
-Rows        largest entry, 1 / Σ exp(y − largest), entropy, class voted for; with RANGES sum and least
-            entry too, a NaN sum for a row with NaN.
+Rows        largest entry, 1 / Σ exp(y − largest), entropy, class voted for; with RANGES sum and
+            least entry too, a NaN sum for a row with NaN.
 Passes      the update of triton_update.py. The J sums over groups, mean and m2, votes, and what
             there is once for an input are made by programs of their own: J + 3 of them for a block
             of (input, class) pairs, each of which goes through its passes.
