@@ -9,7 +9,8 @@ r"""Predict with uncertainty from a checkpoint and write a report.
 Images are turned upright (EXIF), converted to the network's channels (1: grey, 3: RGB; transparency
 is dropped), resized to its height and width without keeping the aspect ratio, and normalised as in
 training. Inputs of a data set are numbered by their position in the split; masks are keyed by it,
-so batch size, --limit and device do not change a prediction. A temperature and a policy that
+so batch size, --limit and device do not change a prediction. With torchrun the processes share the
+batches, and the report is that of one process. A temperature and a policy that
 scripts/calibrate.py saved in the checkpoint are applied, unless --no-calibration.
 
 Relative paths are relative to the current folder. Exit code 2 means that something in the command,
@@ -57,7 +58,10 @@ from bayes_dc.train import (
     Inputs,
     ModelConfig,
     Outputs,
+    Ranks,
+    TrainingError,
     changed_inputs,
+    joined_ranks,
     load_calibration,
     load_images,
     load_inputs,
@@ -71,6 +75,7 @@ from bayes_dc.train import (
     turned_inputs,
 )
 
+RANK_TIMEOUT_SECONDS = 600
 CONVERGENCE_INPUTS = 1000
 """Convergence in T is shown for the first inputs: means over more say the same."""
 
@@ -119,7 +124,7 @@ def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
         type=_data_set,
         nargs="+",
         default=[],
-        metavar="NAME[=DIR]",
+        metavar="NAME[=DIR]|LABEL=FILE.npz",
         help="data sets of another kind (test split): does the network know that it does not know?",
     )
     add(
@@ -148,6 +153,9 @@ def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
         for option, value in (("--split", arguments.split), ("--data-root", arguments.data_root)):
             if value is not None:
                 parser.error(f"argument {option}: not read with --images; leave it out")
+    labels = [label for label, *_ in arguments.ood]
+    if len(set(labels)) < len(labels):
+        parser.error(f"argument --ood: every set must have a name of its own; got {labels}")
     arguments.split = arguments.split or "test"
     arguments.seeds = list(dict.fromkeys(arguments.seeds or [arguments.seed]))
     if arguments.shift == []:
@@ -171,14 +179,16 @@ def _seed(text: str) -> int:
     return value
 
 
-def _data_set(text: str) -> tuple[DatasetName, str | None]:
-    """Read NAME or NAME=DIR."""
+def _data_set(text: str) -> tuple[str, DatasetName, str | None]:
+    """Read NAME, NAME=DIR or LABEL=FILE.npz: label, data set, where its files are."""
     name, equals, root = text.partition("=")
     for known in get_args(DatasetName):
         if name == known and (root or not equals):
-            return known, root or None
+            return name, known, root or None
+    if name and root.endswith(".npz"):
+        return name, "npz", root
     known = ", ".join(get_args(DatasetName))
-    text = f"must be NAME or NAME=DIR, NAME one of {known}; got {text!r}"
+    text = f"must be NAME, NAME=DIR or LABEL=FILE.npz, NAME one of {known}; got {text!r}"
     raise argparse.ArgumentTypeError(text)
 
 
@@ -195,6 +205,7 @@ class Network:
     T: int
     batch_size: int
     device: torch.device
+    ranks: Ranks
 
     def predict(
         self, inputs: Inputs, seed: int, *, keep: bool = False, curve: Convergence | None = None
@@ -219,11 +230,13 @@ class Network:
             keep_samples=keep,
             adjust=calibration.temper if adjusted and calibration is not None else None,
             watch=None if curve is None or self.plain else watch,
+            watched=CONVERGENCE_INPUTS,
             plain=self.plain,
+            ranks=self.ranks,
         )
 
 
-def open_network(folder: Path, name: str, arguments: argparse.Namespace) -> Network:
+def open_network(folder: Path, name: str, arguments: argparse.Namespace, ranks: Ranks) -> Network:
     """Open a checkpoint with its calibration."""
     model, meta = load_model(folder)
     network = settings_of(ModelConfig, "model", meta)
@@ -239,6 +252,7 @@ def open_network(folder: Path, name: str, arguments: argparse.Namespace) -> Netw
         T=arguments.passes or defaults.passes,
         batch_size=arguments.batch_size or defaults.batch_size,
         device=device,
+        ranks=ranks,
     )
 
 
@@ -294,22 +308,23 @@ def evaluate(
     return replace(
         evaluation,
         seeds=runs,
-        ood=[foreign(network, name, root, arguments) for name, root in arguments.ood],
+        ood=[foreign(network, one, arguments) for one in arguments.ood],
         shift=sweep(network, inputs, arguments) if arguments.shift else None,
     )
 
 
 def foreign(
-    network: Network, name: DatasetName, root: str | None, arguments: argparse.Namespace
+    network: Network, one: tuple[str, DatasetName, str | None], arguments: argparse.Namespace
 ) -> OODSet:
-    """Predict the test split of a set of another kind."""
+    """Predict the test split of a set of another kind: label, data set, where its files are."""
+    label, name, root = one
     try:
         inputs = load_other(network.meta, name, root=root, limit=arguments.limit)
     except DatasetError as error:
         raise DatasetError(f"{error} {_OOD_ROOT.format(name=name)}") from error
     outputs = network.predict(inputs, arguments.seeds[0])
     return OODSet(
-        name=name,
+        name=label,
         prediction=outputs.prediction,
         image=inputs.image,
         mean_network=outputs.mean_network,
@@ -351,12 +366,12 @@ def turn(network: Network, inputs: Inputs, prediction: Prediction, seed: int) ->
 
 
 def compare(
-    evaluation: Evaluation, names: Sequence[str], arguments: argparse.Namespace
+    evaluation: Evaluation, names: Sequence[str], arguments: argparse.Namespace, ranks: Ranks
 ) -> list[Named]:
     """Evaluate the other checkpoints on the same inputs."""
     found = []
     for folder, name in zip(arguments.compare, names, strict=True):
-        network = open_network(folder, name, arguments)
+        network = open_network(folder, name, arguments, ranks)
         inputs = open_inputs(network, arguments)
         same = network.meta.class_names == evaluation.class_names
         if not same or inputs.describe != evaluation.data or inputs.ids != evaluation.ids:
@@ -374,23 +389,28 @@ def names_of(folders: Sequence[Path]) -> list[str]:
     return [s if short.count(s) == 1 else p for s, p in zip(short, paths, strict=True)]
 
 
-def run(arguments: argparse.Namespace) -> None:
+def run(arguments: argparse.Namespace, ranks: Ranks) -> None:
     """Check everything that can be checked, then predict, write and say where the report is."""
-    check_output(arguments.out, overwrite=arguments.overwrite)
+    if ranks.is_main:
+        check_output(arguments.out, overwrite=arguments.overwrite)
     if arguments.device == "cuda" and not torch.cuda.is_available():
         raise UsageError("--device cuda: torch finds no CUDA device. Use --device cpu or auto.")
     own, *others = names_of([arguments.checkpoint, *arguments.compare])
-    network = open_network(arguments.checkpoint, own, arguments)
+    network = open_network(arguments.checkpoint, own, arguments, ranks)
     if network.plain:
         raise UsageError(_PLAIN.format(folder=arguments.checkpoint))
-    inputs = open_inputs(network, arguments)
+    with ranks.main_first():
+        inputs = open_inputs(network, arguments)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         evaluation = evaluate(network, inputs, arguments, arguments.seeds)
-        evaluation = replace(evaluation, compared=compare(evaluation, others, arguments))
-    notes = [*inputs.notes, *(str(warning.message) for warning in caught)]
+        evaluation = replace(evaluation, compared=compare(evaluation, others, arguments, ranks))
+    said = ranks.gather([str(warning.message) for warning in caught])
+    notes = [*inputs.notes, *(text for one in said for text in one)]
     if network.calibration is not None:
         notes += network.calibration.mismatches(T=network.T, seed=arguments.seeds[0])
+    if not ranks.is_main:
+        return
     notes = list(dict.fromkeys(notes))
     for note in notes:
         print(f"warning: {note}", file=sys.stderr)
@@ -420,8 +440,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; return the exit code."""
     arguments = parse_arguments(argv)
     try:
-        run(arguments)
-    except (CheckpointError, DatasetError, ReportError, UsageError, OSError) as error:
+        with joined_ranks(arguments.device, RANK_TIMEOUT_SECONDS) as ranks:
+            run(arguments, ranks)
+    except (
+        CheckpointError,
+        DatasetError,
+        ReportError,
+        TrainingError,
+        UsageError,
+        OSError,
+    ) as error:
         print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:

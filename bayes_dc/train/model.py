@@ -8,6 +8,7 @@ from torch import nn
 from bayes_dc import models
 from bayes_dc.nn import convert
 from bayes_dc.train.settings import ModelConfig
+from bayes_dc.types import torch_seed
 
 
 def build_model(
@@ -30,7 +31,7 @@ def build_model(
             ``select`` and ``exclude_last`` leave no layer to convert.
     """
     with torch.random.fork_rng(devices=[]):
-        torch.default_generator.manual_seed(seed)
+        torch.default_generator.manual_seed(torch_seed(seed))
         if settings.name == "mlp":
             model = _mlp(settings, prod(input_shape), classes)
         else:

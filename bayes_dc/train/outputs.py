@@ -4,6 +4,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -12,6 +13,7 @@ from tqdm import tqdm
 from bayes_dc.mc import Prediction, join_predictions, predict_with_uncertainty
 from bayes_dc.train.errors import CheckpointError
 from bayes_dc.train.inputs import Inputs
+from bayes_dc.train.ranks import ALONE, Ranks
 
 Predict = Callable[..., Prediction]
 
@@ -36,6 +38,17 @@ class Outputs:
     seconds: float
 
 
+class _Batch(NamedTuple):
+    """What the network says about a batch, on the CPU."""
+
+    prediction: Prediction
+    positions: Tensor
+    mean: Tensor
+    energy: Tensor
+    nonfinite: list[int]
+    seconds: float
+
+
 def predict_inputs(
     model: nn.Module,
     inputs: Inputs,
@@ -47,8 +60,10 @@ def predict_inputs(
     keep_samples: bool = False,
     adjust: Callable[[Prediction], Prediction] | None = None,
     watch: Callable[[Prediction, Tensor], None] | None = None,
+    watched: int | None = None,
     plain: bool = False,
     predict: Predict | None = None,
+    ranks: Ranks = ALONE,
 ) -> Outputs:
     """Predict batch by batch; masks are keyed by the position of an input, not by its batch.
 
@@ -64,28 +79,31 @@ def predict_inputs(
             ``CalibrationState.temper``; the mean-weight network is left alone.
         watch: Is given every (adjusted) prediction, with its samples, and the positions of its
             inputs.
+        watched: Only batches that hold one of the first ``watched`` inputs are given to ``watch``;
+            the samples of the others need not be kept. None: all.
         plain: The network draws no masks: one pass stands for all, and is no draw.
         predict: What predicts a batch, with the arguments of ``predict_with_uncertainty``; None:
             that.
+        ranks: Ranks that share the batches, each the same ones as alone.
 
     Returns:
-        What the network says.
+        What the network says, on every rank.
 
     Raises:
         CheckpointError: If the network cannot be predicted with.
     """
     run = predict or predict_with_uncertainty
-    samples = keep_samples or adjust is not None or watch is not None
+    limit = 0 if watch is None else len(inputs) if watched is None else watched
     model.eval()
-    parts: list[Prediction] = []
-    means: list[Tensor] = []
-    energies: list[Tensor] = []
-    nonfinite: list[int] = []
-    seconds = 0.0
-    for positions in _progress(torch.arange(len(inputs)).split(batch_size), len(inputs)):
+    batches: list[_Batch] = []
+    every = torch.arange(len(inputs)).split(batch_size)
+    first, last = ranks.part(0, len(every))
+    begun = time.perf_counter()
+    for positions in _progress(every[first:last], len(inputs), shown=ranks.is_main):
         x = inputs.batch(positions, device)
+        seen = int(positions[0]) < limit
+        samples = keep_samples or adjust is not None or seen
         broken = ~x.isfinite().flatten(1).all(dim=1).cpu()
-        nonfinite += positions[broken].tolist()
         _wait(device)
         start = time.perf_counter()
         try:
@@ -98,17 +116,34 @@ def predict_inputs(
         except ValueError as error:
             raise CheckpointError(f"the checkpoint cannot be predicted with: {error}") from error
         _wait(device)
-        seconds += time.perf_counter() - start
+        seconds = time.perf_counter() - start
         part = join_predictions([part])  # on the CPU: device memory does not grow
-        if watch is not None:
-            watch(part, positions)
-        parts.append(part if keep_samples else replace(part, samples=None))
         with torch.inference_mode():
             logits = model(x).double()
-        means.append(logits.softmax(dim=1).cpu())
-        energies.append(-logits.logsumexp(dim=1).cpu())
-    joined = join_predictions(parts)
-    return Outputs(joined, torch.cat(means), torch.cat(energies), tuple(nonfinite), seconds)
+        mean, energy = logits.softmax(dim=1).cpu(), -logits.logsumexp(dim=1).cpu()
+        if watch is not None and seen and ranks.size == 1:
+            watch(part, positions)
+            seen = False
+        if not (keep_samples or seen):
+            part = replace(part, samples=None)
+        batches.append(_Batch(part, positions, mean, energy, positions[broken].tolist(), seconds))
+    if ranks.size > 1:
+        batches = [batch for found in ranks.gather(batches) for batch in found]
+    for number, batch in enumerate(batches):
+        if watch is not None and ranks.size > 1 and int(batch.positions[0]) < limit:
+            watch(batch.prediction, batch.positions)
+        if not keep_samples:
+            batches[number] = batch._replace(prediction=replace(batch.prediction, samples=None))
+    seconds = sum(batch.seconds for batch in batches)
+    if ranks.size > 1:
+        seconds = max(ranks.gather(time.perf_counter() - begun))  # they work at the same time
+    return Outputs(
+        join_predictions([batch.prediction for batch in batches]),
+        torch.cat([batch.mean for batch in batches]),
+        torch.cat([batch.energy for batch in batches]),
+        tuple(position for batch in batches for position in batch.nonfinite),
+        seconds,
+    )
 
 
 def _one_pass(model: nn.Module, x: Tensor) -> Prediction:
@@ -128,7 +163,7 @@ def _one_pass(model: nn.Module, x: Tensor) -> Prediction:
         mean_se=none,
         entropy_se=zero,
         mutual_information_se=zero,
-        samples=None,
+        samples=probs[None],  # for a temperature
         T=1,
         seed=0,
         p_effective={},
@@ -136,9 +171,9 @@ def _one_pass(model: nn.Module, x: Tensor) -> Prediction:
     )
 
 
-def _progress(batches: Sequence[Tensor], total: int) -> Iterable[Tensor]:
+def _progress(batches: Sequence[Tensor], total: int, *, shown: bool) -> Iterable[Tensor]:
     """Show progress in inputs when a person is watching."""
-    with tqdm(total=total, unit="input", disable=not sys.stderr.isatty()) as bar:
+    with tqdm(total=total, unit="input", disable=not (shown and sys.stderr.isatty())) as bar:
         for batch in batches:
             yield batch
             bar.update(len(batch))

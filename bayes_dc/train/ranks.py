@@ -1,8 +1,9 @@
-"""Training by several processes, one for each GPU or a few on a CPU, as ``torchrun`` starts them.
+"""Several processes of one run, one for each GPU or a few on a CPU, as ``torchrun`` starts them.
 
-A batch is cut into one part for each rank. Masks, augmentation and the order of the samples are
-functions of positions in the whole batch or split, and gradients are summed with weights by
-samples, so the number of ranks changes a run only by rounding.
+In training, a batch is cut into one part for each rank. Masks, augmentation and the order of the
+samples are functions of positions in the whole batch or split, and gradients are summed with
+weights by samples, so the number of ranks changes a run only by rounding. In prediction, ranks
+share the batches.
 """
 
 import os
@@ -11,7 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -22,6 +23,7 @@ from bayes_dc.train.settings import Device
 
 _VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 _SECONDS_TO_ANSWER = 5
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -75,6 +77,26 @@ class Ranks:
             self._together(lambda flat=flat: dist.all_reduce(flat))  # type: ignore[misc]
             for t, summed in zip(chosen, flat.split([t.numel() for t in chosen]), strict=True):
                 t.copy_(summed.view(t.shape))
+
+    def gather(self, mine: T) -> list[T]:
+        """What every rank has.
+
+        Args:
+            mine: What this one has; anything that can be pickled.
+
+        Returns:
+            In the order of the ranks, the same on all.
+
+        Raises:
+            TrainingError: If a rank is gone or does not answer.
+        """
+        if self.size == 1:
+            return [mine]
+        import torch.distributed as dist
+
+        found: list[Any] = [None] * self.size
+        self._together(lambda: dist.all_gather_object(found, mine))
+        return found
 
     def wait(self) -> None:
         """Return when every rank has come here.

@@ -89,6 +89,14 @@ def test_inputs_of_another_kind(report, tmp_path, network, pixels):
     assert [one["predicted"] for one in got[0]["surest"]]
 
 
+def test_other_inputs_from_a_file_have_the_name_they_are_given(report, tmp_path, pixels):
+    arrays = {f"{kind}_{part}": value for part in ("train", "test")
+              for kind, value in (("x", pixels), ("y", np.zeros(N, np.int64)))}  # fmt: skip
+    np.savez(tmp_path / "a.npz", **arrays)
+    (got,) = report("--ood", f"letters={tmp_path / 'a.npz'}")["ood"]
+    assert (got["name"], got["n"], got["data"]["name"]) == ("letters", N, "npz")
+
+
 def test_changed_inputs(report, network, pixels, digits):
     options = ("--shift", "contrast", "gaussian_noise", "turned", "--shift-limit", "20")
     got = report(*options)["shift"]
@@ -237,8 +245,10 @@ def test_other_sets_that_are_not_there_name_the_option(predict, tmp_path, monkey
 @pytest.mark.parametrize(
     ("options", "text"),
     [
-        (["--ood", "minst"], "--ood: must be NAME or NAME=DIR, NAME one of digits, mnist"),
-        (["--ood", "mnist="], "must be NAME or NAME=DIR"),
+        (["--ood", "minst"], "--ood: must be NAME, NAME=DIR or LABEL=FILE.npz, NAME one of digits"),
+        (["--ood", "mnist="], "must be NAME, NAME=DIR or"),
+        (["--ood", "letters=folder"], "must be NAME, NAME=DIR or"),
+        (["--ood", "a=1.npz", "a=2.npz"], "every set must have a name of its own; got ['a', 'a']"),
         (["--shift", "fog"], "--shift: invalid choice: 'fog'"),
         (["--shift-limit", "0"], "--shift-limit: must be a whole number of at least 1"),
         (["--seeds", "1", "x"], "--seeds: must be a whole number in 0 … 2**64 − 1; got 'x'"),
