@@ -44,6 +44,21 @@ Link = Literal["softmax", "identity"]
 """What turns a model's output into class probabilities."""
 
 
+def torch_seed(seed: int) -> int:
+    """What to seed a generator of torch with, so that all bits of a seed count.
+
+    That of the CPU reads the low 32 bits of a number only: 7 and 7 + 2**32 would draw the same.
+
+    Args:
+        seed: Unsigned 64-bit seed.
+
+    Returns:
+        32 bits: the seed itself below 2**32; above, seeds with equal low bits give other numbers.
+    """
+    high, low = seed >> 32, seed & 0xFFFFFFFF
+    return low ^ (high * 0x9E3779B1 & 0xFFFFFFFF)  # odd: other high bits, another product
+
+
 class MaskKey(NamedTuple):
     """Names one stream of masks.
 

@@ -39,6 +39,7 @@ from bayes_dc.nn import MaskKeys
 from bayes_dc.train import TrainingError, build_model, resolve_device
 from bayes_dc.train.schedule import make_optimizer
 from bayes_dc.train.step import TrainingStep
+from bayes_dc.types import torch_seed
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "benchmarks/results/active.json"
@@ -143,7 +144,7 @@ def rounds(
 ) -> Iterator[tuple[int, float]]:
     """Labels in the training set and test accuracy, round after round."""
     acquire = config.acquire
-    generator = torch.Generator().manual_seed(config.seed)
+    generator = torch.Generator().manual_seed(torch_seed(config.seed))
     labelled = first_labels(data.train.labels, acquire.initial, generator)
     for number in range(acquire.budget):
         model = train(config, data, labelled, device, seed=1000 * config.seed + number)
@@ -185,7 +186,7 @@ def train(
     x, y = data.train.batch(labelled, device), data.train.labels[labelled].to(device)
     size = settings.batch_size
     steps = -(-settings.epochs * len(labelled) // size)
-    generator = torch.Generator().manual_seed(seed)
+    generator = torch.Generator().manual_seed(torch_seed(seed))
     passes = -(-steps * size // len(labelled))
     order = torch.cat([torch.randperm(len(labelled), generator=generator) for _ in range(passes)])
     batches = order[: steps * size].view(steps, size).to(device)

@@ -110,7 +110,7 @@ def candidates_of(op: str, dtype: torch.dtype, config: Callable[..., Any]) -> li
 def load_kernel(op: str) -> Kernel:
     """The launcher of an operator; triton is imported with the first."""
     from bayes_dc.ops import _grouped, _launch
-    from bayes_dc.ops.gaussian import op as gaussian
+    from bayes_dc.ops.gaussian import factors
     from bayes_dc.ops.gaussian import triton_moments as moments
     from bayes_dc.ops.linear import op as linear
     from bayes_dc.ops.linear import triton_dw, triton_dx, triton_fwd
@@ -125,7 +125,7 @@ def load_kernel(op: str) -> Kernel:
         return {"partial": w.new_empty(shape, dtype=torch.float32)} if splits > 1 else {}
 
     def squares(case: Case, w: Tensor) -> dict[str, Tensor]:
-        return {"squares": gaussian._squares(w)}
+        return {"squares": factors.squares(w)}
 
     def arranged(rows: Tensor) -> Tensor:
         return linear._along_rows(rows) if _grouped.reads_along_rows(rows) else rows

@@ -87,7 +87,7 @@ OP_PARTS = {
     "triton_affine": {"_strided", "triton_strided", "_launch"},
     "triton_normalize": {"_strided", "triton_strided", "_launch"},
     "triton_reduce": {"_strided", "triton_strided", "_launch"},
-    "triton_pool": {"_strided", "_launch"},
+    "triton_pool": {"_strided", "triton_reduce", "_launch"},
     "triton_attention": {"_strided", "triton_strided", "_device", "_launch"},
     "triton_conv2d": {"conv2d.triton_fwd"},
 }

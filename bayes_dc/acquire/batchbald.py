@@ -25,6 +25,7 @@ from torch import Tensor
 
 from bayes_dc.acquire.checks import check_samples, check_whole
 from bayes_dc.metrics import expected_entropy
+from bayes_dc.types import torch_seed
 
 CHUNK_ELEMENTS = 1 << 24
 """Conditional probabilities that are held at once; 128 MiB of float64."""
@@ -89,7 +90,8 @@ def batchbald(samples: Tensor, count: int, *, configurations: int = 10_000, seed
     T, N, C = samples.shape
     count = check_whole(count, "count", 1, N)
     configurations = check_whole(configurations, "configurations", C, None)
-    generator = torch.Generator().manual_seed(check_whole(seed, "seed", 0, 2**63 - 1))
+    seed = torch_seed(check_whole(seed, "seed", 0, 2**63 - 1))
+    generator = torch.Generator().manual_seed(seed)
     # NaN-free where a pass excludes a class: log 0 is −inf, and only Y that can occur are held.
     log_samples, aleatoric = samples.log(), expected_entropy(samples)
     one = torch.ones(1, dtype=torch.float64, device=samples.device)

@@ -31,6 +31,7 @@ from bayes_dc.acquire.batchbald import batchbald
 from bayes_dc.acquire.checks import check_samples, check_whole
 from bayes_dc.acquire.settings import Method
 from bayes_dc.metrics import mutual_information, predictive_entropy, variation_ratio
+from bayes_dc.types import torch_seed
 
 _METHOD = "method must be one of {known}; got {got!r}."
 _CURVE = "curve must be (labels, accuracy) pairs with ascending labels; got {got}."
@@ -60,7 +61,8 @@ def acquisition_scores(samples: Tensor, method: Method, *, seed: int = 0) -> Ten
     if method in single:
         return single[method](samples)
     if method == "random":
-        generator = torch.Generator().manual_seed(check_whole(seed, "seed", 0, 2**63 - 1))
+        seed = check_whole(seed, "seed", 0, 2**63 - 1)
+        generator = torch.Generator().manual_seed(torch_seed(seed))
         numbers = torch.rand(samples.shape[1], generator=generator, dtype=torch.float64)
         return numbers.to(samples.device)
     raise ValueError(_METHOD.format(known=", ".join([*single, "random"]), got=method))

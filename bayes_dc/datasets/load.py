@@ -4,6 +4,7 @@ import torch
 
 from bayes_dc.datasets.settings import DataConfig
 from bayes_dc.datasets.split import DatasetBundle, DatasetError, Normalisation, Split
+from bayes_dc.types import torch_seed
 
 _ONE_FILE_EACH = ("mnist", "fashion_mnist", "kmnist", "svhn")
 """Sets whose test split is in files of its own."""
@@ -37,7 +38,7 @@ def load_dataset(settings: DataConfig, normalisation: Normalisation | None = Non
             "side. Set 0 for no validation."
         )
     if count:
-        generator = torch.Generator().manual_seed(settings.validation_seed)
+        generator = torch.Generator().manual_seed(torch_seed(settings.validation_seed))
         order = torch.randperm(len(train), generator=generator)
         validation = train.subset(order[:count].sort().values)
         train = train.subset(order[count:].sort().values)

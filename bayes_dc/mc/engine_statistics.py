@@ -46,7 +46,7 @@ class RunStatistics:
             self._infinite[1].neg_()
         self._rows: Tensor | None = None
         if self._launch.notes_rows:
-            entries = mc_stats.row_entries(1, most_rows, ranges=self._ranged)
+            entries = mc_stats.row_entries(T, most_rows, classes, ranges=self._ranged)
             self._rows = self._state.new_empty(entries)
         self._samples: Tensor | None = None
         self._wide: Tensor | None = None

@@ -98,7 +98,9 @@ def place_rows(node: Node, metas: Sequence[Meta | None], values: Sequence[Value]
     known = {dim for value in values for dim in value.shape if isinstance(dim, Rows)}
     placed: list[Meta | None] = []
     for meta in metas:
-        if meta is None or 0 in meta.shape:
+        # BatchNorm in evaluation mode returns statistics too: on a GPU those of the channels.
+        unread = placed and packet(node.target) == "_native_batch_norm_legit_no_training"
+        if meta is None or 0 in meta.shape or unread:
             placed.append(meta)
             continue
         if node.kind != "constant" and len(meta.rows) != 1:

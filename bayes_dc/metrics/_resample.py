@@ -8,6 +8,7 @@ from torch import Tensor
 
 from bayes_dc.metrics._checks import check_strata
 from bayes_dc.metrics._kind import Kind, Rows, counts
+from bayes_dc.types import torch_seed
 
 # Drawn indices held at once; 32 MiB of int64.
 CHUNK_ELEMENTS = 1 << 22
@@ -23,7 +24,7 @@ def draw(
 ) -> Tensor:
     """Values [resamples, ...] of a statistic of indices [R, n] drawn from each stratum apart."""
     # One generator per stratum: what is drawn must not depend on the size of the chunks.
-    generators = [torch.Generator().manual_seed((seed + k) % 2**63) for k in range(len(strata))]
+    generators = [torch.Generator().manual_seed(torch_seed(seed + k)) for k in range(len(strata))]
     rows = max(1, CHUNK_ELEMENTS // sum(strata))
     parts = []
     for start in range(0, resamples, rows):

@@ -5,13 +5,14 @@ from dataclasses import dataclass
 from bayes_dc.report.classes import ClassRow
 from bayes_dc.report.derived import Derived
 from bayes_dc.report.evaluation import Evaluation
+from bayes_dc.report.estimate import Estimate
 from bayes_dc.report.findings_beyond import (
     ood_action,
     ood_finding,
     policy_action,
     shift_finding,
 )
-from bayes_dc.report.tables import Estimate, MetricRow, ReviewRow
+from bayes_dc.report.tables import MetricRow, ReviewRow
 from bayes_dc.report.text import number, share
 
 _REVIEW_SHARE = 0.10

@@ -1,136 +1,295 @@
-"""Faults of statistics over Monte Carlo passes, in every path: folded, planned, and the metrics."""
+"""Faults that users of such tools have met: passes of a model, planned or folded."""
 
-import math
+import warnings
 
 import pytest
 import torch
+from engine_cases import assert_same
 from torch import nn
 
-from bayes_dc import DropConnectLinear, MonteCarloEngine, convert, predict_with_uncertainty
-from bayes_dc import metrics as m
-from bayes_dc.mc.engine_statistics import RunStatistics
-from bayes_dc.mc.statistics import PassStatistics
+from bayes_dc import MonteCarloEngine, convert, predict_with_uncertainty
+from bayes_dc.mc.engine_guard import ModelChanged
 from bayes_dc.models import mlp
+from bayes_dc.nn import dropconnect_layers
+from bayes_dc.train import predict_inputs
 
-CPU = torch.device("cpu")
-
-
-def folded_summary(outputs, link="identity"):
-    """Statistics as predict_with_uncertainty collects them; outputs [T, B, C]."""
-    statistics = PassStatistics(*outputs.shape, CPU, link)
-    for one in outputs.split(2):
-        statistics.update(one)
-    return statistics.summary()
+DEVICES = pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+PATHS = pytest.mark.parametrize("path", ["folded", "engine"])
 
 
-def planned_summary(outputs, link="identity"):
-    """The same as MonteCarloEngine collects them."""
-    T, B, C = outputs.shape
-    statistics = RunStatistics(T, B, C, link, CPU, T * B)
-    calls = statistics.begin(B)
-    for first in range(0, T, 2):
-        calls += statistics.add(outputs[first : first + 2], first, keep_samples=False)
-    for function, arguments, options in calls + statistics.end(B):
-        function(*arguments, **options)
-    return statistics.fields(statistics.results(B), B)
-
-
-SUMMARIES = [folded_summary, planned_summary]
-
-
-def two_valued(T, seed):
-    """A prediction whose logits are [4, 0] in a pass that keeps the one weight, else [−1, 0]."""
-    layer = DropConnectLinear(1, 2, p=0.5)
-    with torch.no_grad():
-        layer.weight.copy_(torch.tensor([[2.5], [0.0]]))  # a kept weight is doubled
-        layer.bias.copy_(torch.tensor([-1.0, 0.0]))
-    model, x = nn.Sequential(layer), torch.ones(1, 1)
-    folded = predict_with_uncertainty(model, x, T, seed=seed, return_samples=True, engine="folded")
-    return folded, MonteCarloEngine(model, x, T)(x, seed=seed, return_samples=True)
-
-
-@pytest.fixture(scope="module")
-def one_of_each():
-    """Predictions of two passes, one of each kind."""
-    for seed in range(64):
-        found = two_valued(2, seed)
-        if found[0].variance.any():
-            return found
-    raise AssertionError("64 pairs of fair bits were equal")
-
-
-@pytest.mark.parametrize("path", [0, 1], ids=["folded", "planned"])
-def test_probabilities_are_averaged_not_logits(one_of_each, path):
-    # source: ruqizhang/csgmcmc#2
-    got = one_of_each[path]
-    logits = sorted((s[0, 0] / s[0, 1]).log().item() for s in got.samples)
-    assert logits == pytest.approx([-1.0, 4.0], abs=1e-12)
-    # of averaged logits the mean would be 0.817574
-    assert got.mean[0, 0].item() == pytest.approx(0.625478, abs=5e-7)
-    assert got.entropy.item() == pytest.approx(0.661319, abs=5e-7)
-    assert got.expected_entropy.item() == pytest.approx(0.336149, abs=5e-7)
-    assert got.mutual_information.item() == pytest.approx(0.325170, abs=5e-7)
-    assert got.variance[0, 0].item() == pytest.approx(0.254236, abs=5e-7)  # unbiased
-    split = m.uncertainty_split(got.samples)
-    assert split.total.item() == pytest.approx(0.661319, abs=5e-7)
-    assert split.aleatoric.item() == pytest.approx(0.336149, abs=5e-7)
-    assert split.epistemic.item() == pytest.approx(0.325170, abs=5e-7)
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
-def test_one_pass_has_no_spread(dtype):
-    # source: Riashat/Active-Learning-Bayesian-Convolutional-Neural-Networks#3
+def network(inputs=12, classes=5, hidden=(16,), device="cpu", p=0.5):
     torch.manual_seed(0)
-    model = mlp(5, 3, hidden=(8,))
-    convert(model, 0.5)
-    model, x = model.to(dtype), torch.randn(4, 5, dtype=dtype)
-    both = predict_with_uncertainty(model, x, T=1), MonteCarloEngine(model, x, T=1)(x)
-    for got in both:
-        for name in ("mutual_information", "variance", "mean_se", "entropy_se", "variation_ratio"):
-            assert not getattr(got, name).any(), name  # NaN would be true
-        assert torch.equal(got.entropy, got.expected_entropy)
-    probs = model(x).detach().softmax(1)[None]
-    for measure in (m.mutual_information, m.mutual_information_jackknife, m.variation_ratio):
-        assert not measure(probs).any(), measure.__name__
+    model = mlp(inputs, classes, hidden=hidden)
+    convert(model, p=p)
+    return model.to(device).eval()
 
 
-@pytest.mark.parametrize("summary", SUMMARIES, ids=["folded", "planned"])
-@pytest.mark.parametrize("offset", [0.0, 1e4, 1e6])
-def test_a_large_mean_hides_no_spread(summary, offset):
-    """Mean of squares less square of mean gives 0.0 in float32 for 10000, 10001, 10002."""
-    # source: berceanu/openPMD-resampler#3
-    outputs = torch.tensor([0.0, 1.0, 2.0]).add(offset).view(3, 1, 1)
-    got = summary(outputs)
-    assert got.mean.item() == offset + 1
-    assert got.variance.item() == pytest.approx(1.0, rel=1e-9)
-    assert got.mean_se.item() == pytest.approx(math.sqrt(1 / 3), rel=1e-9)
+def draw(*size, device="cpu"):
+    return torch.randn(size, generator=torch.Generator().manual_seed(sum(size))).to(device)
 
 
-@pytest.mark.parametrize("summary", SUMMARIES, ids=["folded", "planned"])
-@pytest.mark.parametrize("value", [0.1, 1 / 3, 1e-30, 1.0])
-def test_equal_passes_have_no_negative_spread(summary, value):
-    # source: deepmodeling/deepmd-kit#5321
-    outputs = torch.tensor([value, 1 - value], dtype=torch.float32).expand(7, 1, 2).contiguous()
-    got = summary(outputs)
-    assert got.variance.tolist() == [[0.0, 0.0]]
-    assert got.variance.sqrt().tolist() == [[0.0, 0.0]]
-    assert got.mean_se.tolist() == [[0.0, 0.0]]
-    assert got.mean[0, 0].item() == outputs[0, 0, 0].item()
-    for name in ("entropy_se", "mutual_information_se", "mutual_information_corrected"):
-        assert getattr(got, name).abs().item() < 1e-6, name
-    assert got.mutual_information.item() >= 0.0
-    samples = outputs.double()
-    assert m.mutual_information(samples).item() >= 0.0
-    assert m.mutual_information_jackknife(samples).isfinite().all()
+@pytest.mark.gpu
+def test_kernels_met_first_while_a_graph_is_captured():
+    """source: triton-lang/triton#10596: a kernel that was never run breaks the capture."""
+    model, x = network(37, 11, (53,), "cuda"), draw(7, 37, device="cuda")
+    graphs = MonteCarloEngine(model, x, T=3)
+    got = graphs(x)
+    assert graphs.description.endswith("CUDA graph")
+    assert_same(got, MonteCarloEngine(model, x, T=3, cuda_graph=False)(x))
 
 
-def test_a_network_that_drops_nothing_has_no_spread():
-    # source: deepmodeling/deepmd-kit#5321
+@PATHS
+@pytest.mark.parametrize(("classes", "T"), [(1, 1), (3, 4)])
+def test_results_are_never_squeezed(classes, T, path):
+    """source: aleximmer/Laplace#143: dimensions of size one are gone."""
+    model = network(classes=classes)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # one class has probability 1 in every pass
+        found = predict_with_uncertainty(model, draw(1, 12), T, return_samples=True, engine=path)
+    assert found.mean.shape == found.variance.shape == (1, classes)
+    assert found.entropy.shape == found.mutual_information.shape == (1,)
+    assert found.samples.shape == (T, 1, classes)
+
+
+@DEVICES
+def test_other_seeds_give_other_masks_and_equal_seeds_the_same(device):
+    """source: pytorch/pytorch#46148: a captured graph repeats its random numbers.
+
+    There is no call without a seed: the default is 0.
+    """
+    model, x = network(device=device), draw(3, 12, device=device)
+    engine = MonteCarloEngine(model, x, T=8)
+    first, second, third, default = (
+        engine(x, **a) for a in ({"seed": 4}, {"seed": 5}, {"seed": 4}, {})
+    )
+    assert_same(first, third)
+    assert not torch.equal(first.mean, second.mean)
+    assert_same(default, engine(x, seed=0))
+
+
+@DEVICES
+def test_fewer_inputs_than_the_engine_has_room_for(device):
+    """source: mala-project/mala#496: a smaller batch does not fit, or rows of the last one stay."""
+    model, x = network(device=device), draw(4, 12, device=device)
+    engine = MonteCarloEngine(model, x, T=8)
+    whole = engine(x)
+    folded = predict_with_uncertainty(model, x, T=8, engine="folded")
+    for rows in (3, 4, 1):
+        got = engine(x[:rows])
+        assert_same(got, whole, slice(0, rows))
+        assert torch.allclose(got.mean, folded.mean[:rows], atol=1e-6)
+
+
+@DEVICES
+def test_numbers_of_the_host_are_not_frozen_in_silence(device):
+    """source: tracel-ai/burn#5779: p, T or the seed change and the graph keeps the old value."""
+    model, x = network(device=device), draw(4, 12, device=device)
+    engine = MonteCarloEngine(model, x, T=8)
+    before = engine(x)
+    for name, value in (("T", 50), ("capacity", 9), ("mode", "eager"), ("link", "identity")):
+        was = getattr(engine, name)
+        wanted = (
+            rf"{name} of an engine cannot be changed: its memory was planned for {name} = {was!r}"
+        )
+        with pytest.raises(AttributeError, match=wanted):
+            setattr(engine, name, value)
+    assert_same(engine(x), before)
+    for layer in dropconnect_layers(model).values():
+        layer.p = 0.9
+    with pytest.raises(ModelChanged, match=r"'p' of module '1' was 0\.5 .* and is 0\.9 now\. Make"):
+        engine(x)
+    for path in ("folded", "engine"):
+        found = predict_with_uncertainty(model, x, T=8, engine=path)
+        assert found.p_effective["1"] == pytest.approx(0.9, abs=1e-3)
+        assert found.variance.mean() > before.variance.mean()
+
+
+@DEVICES
+def test_engines_of_different_shapes_in_turn(device):
+    """source: ROCm/aiter#5393: the workspace of one lies in the graph of another."""
+    cases = [
+        (model, draw(rows, width, device=device))
+        for model, rows, width in (
+            (network(device=device), 4, 12),
+            (network(33, 3, (65, 9), device), 6, 33),
+        )
+    ]
+    engines = [MonteCarloEngine(model, x, T=8) for model, x in cases]
+    folded = [predict_with_uncertainty(model, x, T=8, engine="folded") for model, x in cases]
+    first = [engine(x) for engine, (_, x) in zip(engines, cases, strict=True)]
+    for _ in range(5):
+        for engine, (_, x), want, eager in zip(engines, cases, first, folded, strict=True):
+            got = engine(x)
+            assert_same(got, want)
+            assert torch.allclose(got.mean, eager.mean, atol=1e-6)
+
+
+@pytest.mark.gpu
+def test_memory_of_the_device_grows_with_the_chunk_and_not_with_T():
+    """source: baal-org/baal#6: the batch is repeated T times. On a CPU: see COVERED.md."""
+    model, x = network(784, 10, (64,), "cuda"), draw(64, 784, device="cuda")
+
+    def peak(T, chunk):
+        torch.cuda.synchronize()
+        before = torch.cuda.memory_allocated()
+        torch.cuda.reset_peak_memory_stats()
+        found = predict_with_uncertainty(model, x, T, chunk=chunk, engine="folded")
+        torch.cuda.synchronize()
+        return torch.cuda.max_memory_allocated() - before, found
+
+    peak(50, 50)
+    (few, _), (many, by_50), (less, by_25) = peak(50, 50), peak(2000, 50), peak(2000, 25)
+    assert many <= 1.1 * few
+    assert less < 0.8 * many
+    assert_same(by_25, by_50)
+
+
+def test_results_do_not_depend_on_the_chunk():
+    """source: baal-org/baal#6."""
+    model, x = network(), draw(6, 12)
+    whole = predict_with_uncertainty(model, x, T=20, chunk=20)
+    for chunk in (1, 7, 50):
+        assert_same(predict_with_uncertainty(model, x, T=20, chunk=chunk), whole)
+
+
+class Pool:
+    """Inputs in the form that ``predict_inputs`` takes."""
+
+    def __init__(self, x):
+        self.x = x
+
+    def __len__(self):
+        return len(self.x)
+
+    def batch(self, positions, device):
+        return self.x[positions].to(device)
+
+
+@pytest.mark.gpu
+def test_results_of_batches_leave_the_device():
+    """source: Imageomics/pybioclip#145: probabilities of all batches stay there to the end."""
+    model, device = network(784, 10, (64,), "cuda"), torch.device("cuda")
+    live = []
+
+    def watch(prediction, positions):
+        assert prediction.mean.device.type == "cpu"
+        live.append(torch.cuda.memory_allocated())
+
+    options = {"T": 20, "seed": 0, "batch_size": 500, "device": device, "watch": watch}
+    found = predict_inputs(model, Pool(draw(10_000, 784)), **options)
+    assert len(found.prediction.mean) == 10_000
+    assert len(live) == 20
+    assert max(live[2:]) <= max(live[:2])
+
+
+class Normed(nn.Module):
+    """A network with BatchNorm that can be made to fail."""
+
+    def __init__(self):
+        super().__init__()
+        self.first = nn.Linear(6, 8)
+        self.bn = nn.BatchNorm1d(8)
+        self.last = nn.Linear(8, 3)
+        self.broken = False
+
+    def forward(self, x):
+        x = self.last(self.bn(self.first(x)).relu())
+        if self.broken:
+            raise ArithmeticError("broken")
+        return x
+
+
+def normed():
     torch.manual_seed(0)
-    model = mlp(5, 3, hidden=(8,))
-    convert(model, 0.0)
-    with pytest.warns(UserWarning, match="All 7 passes gave the same probabilities"):
-        got = predict_with_uncertainty(model, torch.randn(4, 5), T=7)
-    assert not got.variance.any()
-    assert not got.variation_ratio.any()
-    assert got.mutual_information.max() <= 4 * 2.0**-52
+    model = Normed()
+    model(draw(64, 6))  # statistics other than 0 and 1
+    convert(model, p=0.5)
+    return model.eval()
+
+
+@pytest.mark.parametrize("broken", [False, True])
+def test_every_module_keeps_its_mode(broken):
+    """source: Lightning-AI/pytorch-lightning#21410: prediction leaves the model in another mode."""
+    model, x = normed(), draw(4, 6)
+    model.bn.train()
+    model.broken = broken
+    before = [module.training for module in model.modules()]
+    if broken:
+        with pytest.raises(ArithmeticError, match="broken"):
+            predict_with_uncertainty(model, x, T=10)
+    else:
+        assert (predict_with_uncertainty(model, x, T=10).variance > 0).any()
+    assert [module.training for module in model.modules()] == before
+    assert any(before)
+    assert not all(before)
+
+
+@PATHS
+def test_batch_statistics_are_neither_used_nor_changed(path):
+    """source: lightning-uq-box/lightning-uq-box#173: BatchNorm in training mode, too."""
+    model, x = normed(), draw(4, 6)
+    model.bn.train()
+    before = {name: t.clone() for name, t in model.bn.state_dict().items()}
+    whole = predict_with_uncertainty(model, x, T=10, engine=path)
+    other = torch.cat([x[:1], 100 * draw(3, 6)])
+    changed = predict_with_uncertainty(model, other, T=10, engine=path)
+    assert torch.equal(changed.mean[0], whole.mean[0])
+    assert torch.equal(changed.mutual_information[0], whole.mutual_information[0])
+    for name, value in model.bn.state_dict().items():
+        assert torch.equal(value, before[name]), name
+
+
+@PATHS
+def test_one_input_and_batch_normalisation(path):
+    """source: pytorch/pytorch#4534: BatchNorm in training mode refuses a batch of one."""
+    model = normed().train()
+    found = predict_with_uncertainty(model, draw(1, 6), T=10, engine=path)
+    assert found.mean.isfinite().all()
+    assert (found.variance > 0).all()
+
+
+def nested():
+    inner = nn.Sequential(nn.Linear(16, 8), nn.ReLU())
+    return nn.Sequential(nn.Flatten(), nn.ModuleDict({"a": inner})["a"], nn.Linear(8, 3))
+
+
+KINDS = {
+    "linear": (lambda: mlp(16, 3, hidden=(8,)), (4, 16)),
+    "conv": (
+        lambda: nn.Sequential(nn.Conv2d(1, 3, 3), nn.AdaptiveAvgPool2d(1), nn.Flatten()),
+        (4, 1, 6, 6),
+    ),
+    "nested": (nested, (4, 1, 4, 4)),
+    "dropout": (lambda: nn.Sequential(nn.Dropout(0.5), nn.Linear(16, 3)), (4, 16)),
+}
+
+
+@pytest.mark.parametrize(
+    ("kind", "path"),
+    [*((kind, "folded") for kind in KINDS), ("conv", "engine"), ("nested", "engine")],
+)
+def test_passes_draw_in_every_kind_of_model(kind, path):
+    """source: unit8co/darts#2300: dropout for passes is not switched on everywhere."""
+    make, size = KINDS[kind]
+    torch.manual_seed(0)
+    model = make()
+    if kind != "dropout":
+        convert(model, p=0.5)
+    found = predict_with_uncertainty(model.eval(), draw(*size), T=10, engine=path)
+    assert (found.variance > 0).any(dim=1).all()
+
+
+@pytest.mark.parametrize("make", [MonteCarloEngine, predict_with_uncertainty])
+def test_a_model_that_draws_nothing_is_refused(make):
+    """source: unit8co/darts#2300."""
+    wanted = r"(?s)no (DropConnect )?layer .*so every pass would be equal.*Convert (it|the model)"
+    with pytest.raises(ValueError, match=wanted):
+        make(mlp(16, 3, hidden=(8,)), draw(4, 16), T=10)
+
+
+@pytest.mark.parametrize("make", [MonteCarloEngine, predict_with_uncertainty])
+@pytest.mark.parametrize("T", [0, -1, 2.5, True, "3"])
+def test_numbers_of_passes_that_are_none(make, T):
+    """source: baal-org/baal#59: zero passes end in an obscure error."""
+    with pytest.raises(ValueError, match=r"T must be an integer of at least 1; got "):
+        make(network(), draw(4, 12), T=T)

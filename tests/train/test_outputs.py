@@ -75,6 +75,22 @@ def test_predictions_are_adjusted_and_watched(model, inputs, x):
     assert torch.cat([positions for _, positions in seen]).tolist() == list(range(N))
 
 
+def test_only_the_first_inputs_need_be_watched(model, inputs):
+    asked, seen = [], []
+
+    def predict(*arguments, return_samples, **options):
+        asked.append(return_samples)
+        return predict_with_uncertainty(*arguments, return_samples=return_samples, **options)
+
+    def watch(part, positions):
+        assert part.samples is not None
+        seen.append(positions.tolist())
+
+    predict_inputs(model, inputs, **OPTIONS, watch=watch, watched=5, predict=predict)
+    assert seen == [[0, 1, 2, 3], [4, 5, 6, 7]]
+    assert asked == [True, True, False]
+
+
 def test_a_plain_network_is_one_certain_pass(inputs, x):
     plain = nn.Sequential(nn.Linear(K, C))
     found = predict_inputs(plain, inputs, **OPTIONS, plain=True)
@@ -86,6 +102,17 @@ def test_a_plain_network_is_one_certain_pass(inputs, x):
         assert not getattr(prediction, name).any(), name
     want = bayes_dc.metrics.entropy(found.mean_network)
     assert torch.allclose(prediction.entropy, want, rtol=1e-15, atol=0)
+
+
+def test_a_plain_network_can_be_tempered(inputs, x):
+    plain = nn.Sequential(nn.Linear(K, C))
+    found = predict_inputs(
+        plain, inputs, **OPTIONS, plain=True, adjust=lambda part: temper(part, 3.0, "logits")
+    )
+    with torch.no_grad():
+        want = (plain(x).double() / 3).softmax(1)
+    assert torch.allclose(found.prediction.mean, want, rtol=1e-14, atol=0)
+    assert found.prediction.samples is None
 
 
 def test_another_engine_may_predict(model, inputs):

@@ -10,7 +10,8 @@ from numba import int32
 from bayes_dc.ops._cpu_emit import bytes_of, load, store
 from bayes_dc.ops.conv2d._cpu_ir import WIDTH, drop_inputs
 from bayes_dc.rng.numba_jit import inlined
-from bayes_dc.rng.numba_rng import CALLS, GROUPS, INPUTS, WORDS_PER_CALL, fill_dropped
+from bayes_dc.rng.numba_rng import CALLS, GROUPS, INPUTS, fill_dropped
+from bayes_dc.rng.spec import WORDS_PER_CALL
 
 DEPTH = 128
 """Terms of one chain of sums."""

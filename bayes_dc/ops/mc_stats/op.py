@@ -13,6 +13,8 @@ from torch import Tensor
 from bayes_dc.ops._register import importing_triton
 
 _LOADED = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
+_KEPT = 1 << 20
+"""Most probabilities that an update keeps between its two kernels: 8 MiB."""
 _LOADED_CPU = (torch.float64, torch.float32)
 
 
@@ -112,18 +114,20 @@ def _sizes(groups: int, B: int, C: int) -> dict[str, tuple[int, ...]]:
     }
 
 
-def row_entries(passes: int, B: int, *, ranges: bool = False) -> int:
+def row_entries(passes: int, rows: int, C: int, *, ranges: bool = False) -> int:
     """Room that the update on a GPU needs for what it notes of every row.
 
     Args:
-        passes: Passes of the outputs.
-        B: Inputs.
+        passes: Most passes of the outputs.
+        rows: Most rows of the outputs, passes times inputs.
+        C: Classes.
         ranges: Whether the sums and the least entry of the rows are followed.
 
     Returns:
-        Number of float64.
+        Number of float64; few rows have their probabilities there too, which saves time.
     """
-    return (6 if ranges else 4) * passes * B
+    kept = rows * C if rows * C <= _KEPT else 0
+    return (6 if ranges else 4) * rows + passes + kept
 
 
 class Launchers(NamedTuple):
@@ -181,7 +185,8 @@ def update(
         outputs = outputs.float()
     launch_update, _ = _triton()
     ranges = state.ranges is not None
-    entries = row_entries(*outputs.shape[:2], ranges=ranges)
+    passes, B, C = outputs.shape
+    entries = row_entries(passes, passes * B, C, ranges=ranges)
     rows = outputs.new_empty(entries, dtype=torch.float64)
     launch_update(outputs, *state, samples, first=first, softmax=softmax, rows=rows)
 

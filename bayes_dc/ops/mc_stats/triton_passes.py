@@ -1,18 +1,21 @@
 """Streaming statistics of Monte Carlo passes, up to MAX_BLOCK classes: rows first, then the sums.
 
-Shapes      y [passes, B, C], any strides; rows [4 or 6, passes, B] float64: what the first kernel
-            leaves for the second of every row; the state as in triton_update.py.
+Shapes      y [passes, B, C], any strides; the state as in triton_update.py; rows float64: what the
+            first kernel leaves for the second, FIELDS [passes, B], then 1 / (t + 1) [passes], then,
+            where there is room for them, probabilities [passes, B, C] (KEPT).
 Rows        largest entry, 1 / Σ exp(y − largest), entropy, class voted for; with RANGES sum and
             least entry too, a NaN sum for a row with NaN.
 Passes      the update of triton_update.py. The J sums over groups, mean and m2, votes, and what
             there is once for an input are made by programs of their own: J + 3 of them for a block
             of (input, class) pairs, each of which goes through its passes.
 Grid        rows: (cdiv(passes · B, ROWS)); passes: (cdiv(B · C, BLOCK), J + 3).
-Precision   float64 from the first operation on y; probabilities are made again where they are read.
+Precision   float64 from the first operation on y; probabilities that are not kept are made again.
+            A division by t + 1 is the product with its inverse, corrected by two fused operations:
+            that rounds as a division does, in a quarter of the time (Markstein 1990).
 Order       passes ascend, one after another; classes add as a tree (triton_rows.py); no fused
             multiply-add, no atomics.
-Cost        three exponentials and a logarithm for each (pass, input, class); bound by the chain of
-            one pass after another, whose loads are made UNROLL passes ahead.
+Cost        an exponential (three, if not kept) and a logarithm for each (pass, input, class);
+            bound by the chain of one pass after another, whose loads are made UNROLL passes ahead.
 Limits      C ≤ MAX_BLOCK; row offsets are int64.
 """
 
@@ -40,6 +43,7 @@ def mc_stats_rows_kernel(
     y_ptr,
     rows_ptr,
     samples_ptr,
+    first,
     passes,
     B,
     C,
@@ -49,6 +53,7 @@ def mc_stats_rows_kernel(
     SOFTMAX: tl.constexpr,
     RANGES: tl.constexpr,
     SAMPLES: tl.constexpr,
+    KEPT: tl.constexpr,
     ROWS: tl.constexpr,
     STEPS: tl.constexpr,
 ):
@@ -83,21 +88,44 @@ def mc_stats_rows_kernel(
         tl.store(to + 4 * total, sums, mask=there)
         entry = tl.min(tl.where(real, p, float("inf")), axis=1)
         tl.store(to + 5 * total, entry, mask=there)
+    FIELDS: tl.constexpr = 6 if RANGES else 4
+    inverse = 1.0 / (tl.cast(first, tl.int64) + t + 1).to(tl.float64)
+    tl.store(rows_ptr + FIELDS * total + t, inverse, mask=there & (b == 0))
+    place = row[:, None] * C + c[None, :]
+    if KEPT:
+        tl.store(rows_ptr + FIELDS * total + passes + place, p, mask=valid)
     if SAMPLES:
-        tl.store(samples_ptr + row[:, None] * C + c[None, :], p, mask=valid)
+        tl.store(samples_ptr + place, p, mask=valid)
 
 
 @triton.jit
-def _probability(y, rows, t, passes, inputs, stride_yp, inside, SOFTMAX: tl.constexpr):
-    """Entries of pass t; 0 behind the last pass. ``rows`` points at the row of each in pass 0."""
+def _probability(
+    y, rows, kept, t, passes, inputs, size, stride_yp, inside,
+    SOFTMAX: tl.constexpr, KEPT: tl.constexpr,
+):  # fmt: skip
+    """Entries of pass t, 0 behind the last; ``rows`` and ``kept`` point at those of pass 0."""
     valid = inside & (t < passes)
     step = tl.cast(t, tl.int64)
-    p = tl.load(y + step * stride_yp, mask=valid, other=0.0).to(tl.float64)
-    if SOFTMAX:
-        total = tl.cast(passes, tl.int64) * inputs
-        top = tl.load(rows + step * inputs, mask=valid, other=0.0)
-        p = tl.exp(p - top) * tl.load(rows + total + step * inputs, mask=valid, other=0.0)
+    if KEPT:
+        p = tl.load(kept + step * size, mask=valid, other=0.0)
+    else:
+        p = tl.load(y + step * stride_yp, mask=valid, other=0.0).to(tl.float64)
+        if SOFTMAX:
+            total = tl.cast(passes, tl.int64) * inputs
+            top = tl.load(rows + step * inputs, mask=valid, other=0.0)
+            p = tl.exp(p - top) * tl.load(rows + total + step * inputs, mask=valid, other=0.0)
     return p
+
+
+@triton.jit
+def _divided(a, count, inverse, FUSED: tl.constexpr):
+    """Quotient a / count, rounded once."""
+    if FUSED:
+        q = a * inverse
+        better = tl.fma(tl.fma(-q, count, a), inverse, q)
+        return tl.where(tl.abs(q) < float("inf"), better, q)
+    else:
+        return a / count
 
 
 @triton.jit(do_not_specialize=RUNTIME, do_not_specialize_on_alignment=POINTERS)
@@ -121,6 +149,8 @@ def mc_stats_passes_kernel(
     stride_yc,
     SOFTMAX: tl.constexpr,
     RANGES: tl.constexpr,
+    KEPT: tl.constexpr,
+    FUSED: tl.constexpr,
     BLOCK: tl.constexpr,
     UNROLL: tl.constexpr,
 ):
@@ -135,6 +165,9 @@ def mc_stats_passes_kernel(
     rows = rows_ptr + b
     begun = tl.cast(first, tl.int64)
     stride = tl.cast(stride_yp, tl.int64)
+    FIELDS: tl.constexpr = 6 if RANGES else 4
+    inverses = rows_ptr + FIELDS * total
+    kept = inverses + passes + at
     if part < J:
         to_probs = probs_ptr + part * size + at
         to_entropies = entropies_ptr + part * inputs + at
@@ -145,7 +178,10 @@ def mc_stats_passes_kernel(
             p, h = (), ()
             for i in tl.static_range(UNROLL):
                 t = start + i * J
-                p = p + (_probability(y, rows, t, passes, inputs, stride, inside, SOFTMAX),)
+                one_p = _probability(
+                    y, rows, kept, t, passes, inputs, size, stride, inside, SOFTMAX, KEPT
+                )
+                p = p + (one_p,)
                 from_h = rows_ptr + 2 * total + tl.cast(t, tl.int64) * inputs + at
                 h = h + (tl.load(from_h, mask=one & (t < passes), other=0.0),)
             for i in tl.static_range(UNROLL):
@@ -158,14 +194,19 @@ def mc_stats_passes_kernel(
         mean = tl.load(mean_ptr + at, mask=inside, other=0.0)
         m2 = tl.load(m2_ptr + at, mask=inside, other=0.0)
         for start in range(0, passes, UNROLL):
-            p = ()
+            p, inverse = (), ()
             for i in tl.static_range(UNROLL):
                 t = start + i
-                p = p + (_probability(y, rows, t, passes, inputs, stride, inside, SOFTMAX),)
+                inverse = inverse + (tl.load(inverses + t, mask=t < passes, other=0.0),)
+                one_p = _probability(
+                    y, rows, kept, t, passes, inputs, size, stride, inside, SOFTMAX, KEPT
+                )
+                p = p + (one_p,)
             for i in tl.static_range(UNROLL):
                 there = start + i < passes
                 delta = p[i] - mean
-                moved = mean + delta / (begun + start + i + 1).to(tl.float64)
+                count = (begun + start + i + 1).to(tl.float64)
+                moved = mean + _divided(delta, count, inverse[i], FUSED)
                 m2 = tl.where(there, m2 + delta * (p[i] - moved), m2)
                 mean = tl.where(there, moved, mean)
         tl.store(mean_ptr + at, mean, mask=inside)
@@ -173,12 +214,14 @@ def mc_stats_passes_kernel(
     elif part == J + 1:
         votes = tl.load(votes_ptr + at, mask=inside, other=0)
         for start in range(0, passes, UNROLL):
+            chosen = ()
             for i in tl.static_range(UNROLL):
                 t = start + i
                 valid = inside & (t < passes)
                 from_row = rows + 3 * total + tl.cast(t, tl.int64) * inputs
-                chosen = tl.load(from_row, mask=valid, other=-1.0)
-                votes += (chosen.to(tl.int64) == c).to(tl.int64)
+                chosen = chosen + (tl.load(from_row, mask=valid, other=-1.0),)
+            for i in tl.static_range(UNROLL):
+                votes += (chosen[i].to(tl.int64) == c).to(tl.int64)
         tl.store(votes_ptr + at, votes, mask=inside)
     else:
         expected = tl.load(expected_ptr + at, mask=one, other=0.0)
@@ -187,9 +230,10 @@ def mc_stats_passes_kernel(
             high = tl.load(ranges_ptr + inputs + at, mask=one, other=0.0)
             least = tl.load(ranges_ptr + 2 * inputs + at, mask=one, other=0.0)
         for start in range(0, passes, UNROLL):
-            h, sums, entries = (), (), ()
+            h, inverse, sums, entries = (), (), (), ()
             for i in tl.static_range(UNROLL):
                 t = start + i
+                inverse = inverse + (tl.load(inverses + t, mask=t < passes, other=0.0),)
                 valid = one & (t < passes)
                 from_row = rows_ptr + tl.cast(t, tl.int64) * inputs + at
                 h = h + (tl.load(from_row + 2 * total, mask=valid, other=0.0),)
@@ -199,7 +243,8 @@ def mc_stats_passes_kernel(
                     entries = entries + (tl.load(from_row + 5 * total, mask=valid, other=nan),)
             for i in tl.static_range(UNROLL):
                 there = start + i < passes
-                step = (h[i] - expected) / (begun + start + i + 1).to(tl.float64)
+                count = (begun + start + i + 1).to(tl.float64)
+                step = _divided(h[i] - expected, count, inverse[i], FUSED)
                 expected = tl.where(there, expected + step, expected)
                 if RANGES:
                     known = sums[i] == sums[i]

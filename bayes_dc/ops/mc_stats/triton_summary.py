@@ -22,6 +22,8 @@ from bayes_dc.ops.mc_stats.triton_rows import RowLayout, entropy_terms, row_layo
 GROUP_STEPS = 5
 """Logarithm of the groups in a tile: at least MAX_GROUPS of bayes_dc.mc.statistics."""
 
+_MANY = 512
+AHEAD = tl.constexpr(5)
 _RUNTIME = ("T", "B", "C", "J")
 _POINTERS = (
     *("mean_ptr", "m2_ptr", "votes_ptr", "expected_ptr", "probs_ptr", "entropies_ptr"),
@@ -103,9 +105,11 @@ def mc_stats_summary_kernel(
             c = start + tl.arange(0, TILE)
             at = b * C + c
             together = tl.zeros([TILE], tl.float64)
-            for j in tl.static_range(GROUPS):  # unrolled: all loads are on their way at once
-                valid = (c < C) & (j < J)
-                together += tl.load(probs_ptr + j * size + at, mask=valid, other=0.0)
+            for first in range(0, J, AHEAD):
+                for i in tl.static_range(AHEAD):  # their loads are on their way at once
+                    valid = (c < C) & (first + i < J)
+                    from_group = probs_ptr + (first + i) * size + at
+                    together += tl.load(from_group, mask=valid, other=0.0)
             of_group = tl.load(
                 probs_ptr + group[:, None] * size + at[None, :],
                 mask=real[:, None] & (c < C)[None, :],
@@ -114,9 +118,11 @@ def mc_stats_summary_kernel(
             sums += entropy_terms((together[None, :] - of_group) / left[:, None])
         without = sum_pairs(sums, GROUPS, TILE_STEPS)
         together_h = tl.zeros([1], tl.float64)
-        for j in tl.static_range(GROUPS):
-            there = (one + j) < J
-            together_h += tl.load(entropies_ptr + j * inputs + b + one, mask=there, other=0.0)
+        for first in range(0, J, AHEAD):
+            for i in tl.static_range(AHEAD):
+                there = first + i + one < J
+                from_group = entropies_ptr + (first + i) * inputs + b + one
+                together_h += tl.load(from_group, mask=there, other=0.0)
         of_group_h = tl.load(entropies_ptr + group * inputs + b, mask=real, other=0.0)
         without_h = (together_h - of_group_h) / left
         h = tl.where(real, passes / m, 2.0)[None, :]
@@ -135,14 +141,14 @@ def mc_stats_summary_kernel(
     tl.store(to + 6 * inputs, information_se)
 
 
-def tile_steps(layout: RowLayout) -> int:
-    """Logarithm of the classes in a tile of groups: 4 for each warp, 4 numbers for a thread."""
-    return min(layout.steps, 1 + warps_of(layout).bit_length())
+def tile_steps(layout: RowLayout, warps: int) -> int:
+    """Logarithm of the classes in a tile of groups: at most 8 for a warp, 8 numbers a thread."""
+    return min(layout.steps, 2 + warps.bit_length())
 
 
-def warps_of(layout: RowLayout) -> int:
-    """At least four: the tile of groups is 32 times as high as a row."""
-    return max(4, layout.warps // 2)
+def warps_of(layout: RowLayout, B: int) -> int:
+    """Four for few inputs, whose time is that of one; then as few as hold a tile in registers."""
+    return max(4 if B < _MANY else 1, layout.warps // 2)
 
 
 def launch_summary(
@@ -162,6 +168,7 @@ def launch_summary(
     if B == 0:
         return
     layout = row_layout(C)
+    warps = warps_of(layout, B)
     with _launch.on_device_of(mean):
         mc_stats_summary_kernel[(B,)](
             mean,
@@ -177,8 +184,8 @@ def launch_summary(
             C,
             probs.shape[0],
             STEPS=layout.steps,
-            TILE_STEPS=tile_steps(layout),
+            TILE_STEPS=tile_steps(layout, warps),
             GROUP_STEPS=GROUP_STEPS,
-            num_warps=warps_of(layout),
+            num_warps=warps,
             enable_fp_fusion=False,
         )

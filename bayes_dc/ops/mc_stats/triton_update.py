@@ -178,6 +178,9 @@ def launch_update(
     state = (mean, m2, votes, expected, probs, entropies, mean if ranges is None else ranges)
     into = mean if samples is None else samples
     options = {"num_warps": layout.warps, "enable_fp_fusion": False}
+    total = passes * B
+    needed = (4 if ranges is None else 6) * total + passes
+    kept = rows.numel() >= needed + total * C
     with _launch.on_device_of(y):
         if C > layout.block:
             mc_stats_update_blocks_kernel[(B,)](
@@ -189,10 +192,11 @@ def launch_update(
             )
             return
         tile = rows_of_tile(layout)
-        mc_stats_rows_kernel[(triton.cdiv(passes * B, tile),)](
-            *(y, rows, into, passes, B, C, *y.stride()),
+        mc_stats_rows_kernel[(triton.cdiv(total, tile),)](
+            *(y, rows, into, first, passes, B, C, *y.stride()),
             **kind,
             SAMPLES=samples is not None,
+            KEPT=kept,
             ROWS=tile,
             STEPS=layout.steps,
             **options,
@@ -200,6 +204,8 @@ def launch_update(
         mc_stats_passes_kernel[(triton.cdiv(B * C, _BLOCK), J + 3)](
             *(y, rows, *state, first, passes, B, C, J, *y.stride()),
             **kind,
+            KEPT=kept,
+            FUSED=not _launch.INTERPRETED,  # whose fma rounds twice
             BLOCK=_BLOCK,
             UNROLL=_UNROLL,
             num_warps=1,

@@ -21,6 +21,7 @@ import triton.language as tl
 from torch import Tensor
 
 from bayes_dc.ops import _launch
+from bayes_dc.ops.plain import triton_reduce
 from bayes_dc.ops.plain._strided import power_of_two
 
 _TILE = 1024
@@ -220,13 +221,15 @@ def launch_adaptive_avg_pool2d(x: Tensor, out: Tensor) -> None:
         x: Images ``[B, C, H, W]``.
         out: Result ``[B, C, OH, OW]``.
     """
-    largest = (
-        tuple(
-            max((-(-(i + 1) * n // m)) - i * n // m for i in range(m))
-            for n, m in zip(x.shape[2:], out.shape[2:], strict=True)
-        )
-        if out.numel()
-        else (1, 1)
+    if out.numel() == 0:
+        return
+    if out.shape[2:] == (1, 1) and not _channels_last(x, out):
+        # One long window of neighbours: a row of a tile, rather than a loop of a thread.
+        triton_reduce.launch_reduce(x, out[:, :, 0, 0], dims=2, kind="mean")
+        return
+    largest = tuple(
+        max(-(-(i + 1) * n // m) - i * n // m for i in range(m))
+        for n, m in zip(x.shape[2:], out.shape[2:], strict=True)
     )
     taps = _taps(largest, (1, 1), (0, 0), (1, 1))
     _launch_pool(x, out, taps, 0, MAXIMUM=False, ADAPTIVE=True, WITH_PADDING=False)
@@ -242,13 +245,19 @@ def _taps(
     return dict(zip(names, (*kernel_size, *stride, *padding, *dilation), strict=True))
 
 
+def _channels_last(x: Tensor, out: Tensor) -> bool:
+    """Whether neighbours in memory are channels rather than columns."""
+    one = out.shape[2:] == (1, 1) and x.stride(1) == 1
+    return x.shape[1] > 1 and (x.stride(1) < x.stride(3) or one)
+
+
 def _launch_pool(
     x: Tensor, out: Tensor, taps: dict[str, int], divisor: int, **options: Any
 ) -> None:
     if out.numel() == 0:
         return
     B, C, OH, OW = out.shape
-    last = C > 1 and (x.stride(1) < x.stride(3) or (OH * OW == 1 and x.stride(1) == 1))
+    last = _channels_last(x, out)
     rows, columns = (B * OH * OW, C) if last else (B * C, OH * OW)
     bc = min(power_of_two(columns), _COLUMNS)
     br = max(1, min(power_of_two(rows), _TILE // bc))

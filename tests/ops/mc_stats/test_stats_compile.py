@@ -59,7 +59,7 @@ def test_update(link, classes, outputs, tmp_path):
     constants = {"SOFTMAX": softmax, "RANGES": not softmax, "SAMPLES": True, "STEPS": layout.steps}
     if classes <= layout.block:
         kernel = triton_passes.mc_stats_rows_kernel
-        constants["ROWS"] = triton_update.rows_of_tile(layout)
+        constants |= {"ROWS": triton_update.rows_of_tile(layout), "KEPT": True}
     else:
         kernel = triton_update.mc_stats_update_blocks_kernel
     ttir, ptx, usage = compiled(kernel, constants, layout.warps, outputs, tmp_path)
@@ -71,14 +71,17 @@ def test_update(link, classes, outputs, tmp_path):
 
 
 @pytest.mark.parametrize("outputs", TYPES)
+@pytest.mark.parametrize("kept", [True, False])
 @pytest.mark.parametrize("link", ["softmax", "identity"])
-def test_passes(link, outputs, tmp_path):
+def test_passes(link, kept, outputs, tmp_path):
     from bayes_dc.ops.mc_stats import triton_passes, triton_update
 
     softmax = link == "softmax"
     constants = {
         "SOFTMAX": softmax,
         "RANGES": not softmax,
+        "KEPT": kept,
+        "FUSED": True,
         "BLOCK": triton_update._BLOCK,
         "UNROLL": triton_update._UNROLL,
     }
@@ -89,21 +92,23 @@ def test_passes(link, outputs, tmp_path):
     assert int(re.search(r"STACK:(\d+)", usage).group(1)) == 0
 
 
+@pytest.mark.parametrize("inputs", [1, 1000])
 @pytest.mark.parametrize("classes", [1, 10, 1000, 5000])
-def test_summary(classes, tmp_path):
+def test_summary(classes, inputs, tmp_path):
     from bayes_dc.ops.mc_stats import triton_summary
     from bayes_dc.ops.mc_stats.triton_rows import row_layout
 
     layout = row_layout(classes)
+    warps = triton_summary.warps_of(layout, inputs)
     constants = {
         "STEPS": layout.steps,
-        "TILE_STEPS": triton_summary.tile_steps(layout),
+        "TILE_STEPS": triton_summary.tile_steps(layout, warps),
         "GROUP_STEPS": triton_summary.GROUP_STEPS,
     }
     ttir, ptx, usage = compiled(
         triton_summary.mc_stats_summary_kernel,
         constants,
-        triton_summary.warps_of(layout),
+        warps,
         "fp64",
         tmp_path,
     )
