@@ -8,12 +8,12 @@ STAMP := $(VENV)/.installed
 export OMP_WAIT_POLICY ?= passive
 export MPLBACKEND ?= Agg
 
-.PHONY: help demo test lint unit interpreter soak bench plots gpu-check sanitize clean
+.PHONY: help demo test lint unit interpreter soak bench docs plots gpu-check sanitize clean
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' Makefile | sed -E 's/:[^#]*## /\t/'
 
-$(STAMP): pyproject.toml
+$(STAMP): pyproject.toml setup.py
 	$(BIN)/python -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]'
 	touch $(STAMP)
@@ -41,6 +41,9 @@ soak: $(STAMP)  ## longer statistical and fuzz runs
 
 bench: $(STAMP)  ## benchmarks for this machine's device, printed only
 	KINETO_LOG_LEVEL=99 $(BIN)/python -m benchmarks.run
+
+docs: $(STAMP)  ## docs/api.md, from the docstrings
+	$(BIN)/python docs/make_api.py
 
 plots: $(STAMP)  ## plots of benchmarks/results
 	$(BIN)/python -m benchmarks.plots

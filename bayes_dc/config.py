@@ -17,8 +17,11 @@ from bayes_dc.acquire import AcquireConfig
 from bayes_dc.datasets import DataConfig, PathText, Settings
 from bayes_dc.train import ModelConfig, TrainConfig
 
-MAX_BYTES = 2**20
-"""Largest configuration file that is read."""
+MAX_BYTES = 2**17
+"""Largest configuration file that is read: PyYAML takes a second for it."""
+
+MAX_FAULTS = 20
+"""Faults of one configuration that are listed."""
 
 _MAX_DEPTH = 16
 
@@ -106,7 +109,7 @@ def load_config(path: str | Path, overrides: Sequence[str] = ()) -> Config:
     """Read a configuration file and apply overrides.
 
     Args:
-        path: YAML file of at most 1 MiB. Anchors, aliases, tags and duplicate keys are refused;
+        path: YAML file of at most 128 KiB. Anchors, aliases, tags and duplicate keys are refused;
             ``1e-3`` is a number; only ``true`` and ``false`` are booleans.
         overrides: ``section.key=value``, the value in YAML; of two for one key the later wins.
 
@@ -147,7 +150,10 @@ def _load(path: str | Path, overrides: Sequence[str], kind: type[_Kind]) -> _Kin
     try:
         return kind.model_validate(raw)
     except ValidationError as error:
-        lines = [_explain(fault, str(path), overridden, kind) for fault in error.errors()]
+        faults = error.errors()
+        lines = [_explain(f, str(path), overridden, kind) for f in faults[:MAX_FAULTS]]
+        if len(faults) > MAX_FAULTS:
+            lines.append(f"{path}: and {len(faults) - MAX_FAULTS} more faults")
         raise ConfigError("\n".join(lines)) from error
 
 
@@ -224,7 +230,7 @@ def _read_text(path: Path) -> str:
         with path.open("rb") as file:
             content = file.read(MAX_BYTES + 1)
         if len(content) > MAX_BYTES:
-            raise ConfigError(f"{path}: larger than 1 MiB: not a configuration file")
+            raise ConfigError(f"{path}: larger than 128 KiB: not a configuration file")
         return content.decode()
     except OSError as error:
         raise ConfigError(f"{path}: cannot be read: {error.strerror}. Name a YAML file") from error
@@ -267,8 +273,9 @@ def _explain(
     path = [str(part) for part in fault["loc"]]
     key = ".".join(path)
     if any(key == o or key.startswith(o + ".") for o in overridden):
-        source = f"{source} with --set {key}"
-    where = f"{source}: {key}" if key else source
+        source = f"{source} with --set {key[:200]}"
+    shown = key if len(key) <= 200 else key[:197] + "..."
+    where = f"{source}: {shown}" if key else source
     kind, got = fault["type"], fault["input"]
     if kind == "extra_forbidden":
         return f"{where}: unknown key; the nearest valid key is {_nearest(path, settings)}"

@@ -1,4 +1,4 @@
-"""The experiments of README's tables: ``python -m benchmarks.recipes mnist_cnn --seeds 0 1 2``.
+"""Experiments of docs/measured.md: ``python -m benchmarks.recipes mnist_cnn --seeds 0 1 2``.
 
     mnist_mlp    784-800-800-10, DropConnect p = 0.5 (McClure & Kriegeskorte 2016, table 1), plain
     mnist_cnn    32c5-p2-64c5-p2-500-10, the same (table 3), beside MC dropout and the plain network

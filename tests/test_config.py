@@ -258,7 +258,7 @@ YAML = [
     ("seed: " + "9" * 5000, "Exceeds the limit"),
     ("a: \0", "unacceptable character"),
     (b"a: \xff\xfe", "not UTF-8 text: not a configuration file"),
-    ("#" * (MAX_BYTES + 1), "larger than 1 MiB: not a configuration file"),
+    ("#" * (MAX_BYTES + 1), "larger than 128 KiB: not a configuration file"),
 ]
 
 

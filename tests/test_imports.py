@@ -285,6 +285,7 @@ def test_import_changes_no_global_state(fresh):
 def test_import_loads_no_heavy_package(fresh):
     """They are loaded where they are used."""
     heavy = {"matplotlib", "jinja2", "numba", "llvmlite", "sklearn", "torchvision", "triton"}
+    heavy |= {"pydantic", "yaml", "PIL", "scipy", "safetensors", "tqdm"}
     # torch's compiler takes a second to load and brings sympy.
     assert not {*heavy, "sympy"} & set(fresh["loaded"])
 
@@ -313,3 +314,17 @@ def test_import_and_a_prediction_work_without(blocked):
     report = fresh_interpreter(blocked=[blocked], then=RUN)
     assert report["variance"] > 0
     assert 0 <= report["ece"] <= 1
+
+
+NO_CUDA = """
+def asked_for_cuda(*_, **__):
+    raise AssertionError("CUDA was asked for")
+torch.cuda._lazy_init = asked_for_cuda
+"""
+
+
+def test_a_prediction_on_a_cpu_never_asks_for_cuda(monkeypatch):
+    """Nor does a training step: a machine without a driver would refuse, or wait for it."""
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    report = fresh_interpreter(then=NO_CUDA + RUN)
+    assert report["variance"] > 0

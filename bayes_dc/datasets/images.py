@@ -1,6 +1,7 @@
 """Folders of images, ``<root>/{train,test}/<class>/<file>``, decoded by a pool of threads."""
 
 import os
+import stat
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -8,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from PIL import Image, ImageOps
+from PIL import Image, ImageOps, UnidentifiedImageError
 from torch import Tensor
 
 from bayes_dc.datasets.split import DatasetError, Normalisation, check_labels, to_float
@@ -19,6 +20,12 @@ SUFFIXES = (".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".t
 STANDARD = Normalisation((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
 """ImageNet's constants: a folder is not read twice only to learn its own."""
 
+FORMATS = ("BMP", "GIF", "JPEG", "PNG", "PPM", "TIFF", "WEBP")
+"""What is decoded, whatever the suffix says. Pillow knows others, and runs Ghostscript for EPS."""
+
+MAX_PIXELS = 2**26
+"""Largest picture, 8192² pixels; decoding takes up to 12 bytes for each."""
+
 CACHE_BYTES = 2**30
 """A split that is smaller than this once decoded is kept decoded, so every file is read once."""
 
@@ -28,10 +35,10 @@ def read_image(path: str | Path, channels: int, height: int, width: int) -> np.n
 
     The picture is turned upright (EXIF), converted to grey (1 channel) or RGB (3; transparency is
     dropped), and resized to ``height × width`` with antialiased bilinear interpolation, without
-    keeping the aspect ratio.
+    keeping the aspect ratio. Of an animation the first picture is taken.
 
     Args:
-        path: File in any format that Pillow reads.
+        path: File in one of ``FORMATS``, with any suffix.
         channels: 1 or 3.
         height: Rows of the result.
         width: Columns of the result.
@@ -40,10 +47,12 @@ def read_image(path: str | Path, channels: int, height: int, width: int) -> np.n
         uint8 ``[height, width, channels]``.
 
     Raises:
-        DatasetError: If the file is not a whole, readable 8-bit image.
+        DatasetError: If the file is not a whole, readable 8-bit image of at most ``MAX_PIXELS``.
     """
     try:
-        with Image.open(path) as image:
+        _check_file(Path(path))
+        with Image.open(path, formats=FORMATS) as image:
+            _check_size(image)
             _check_depth(image)
             upright = ImageOps.exif_transpose(image).convert("L" if channels == 1 else "RGB")
             if upright.size != (width, height):
@@ -54,10 +63,27 @@ def read_image(path: str | Path, channels: int, height: int, width: int) -> np.n
             f"cannot read image {path}: {error.strerror}. Name a readable image file."
         ) from error
     except Exception as error:  # Pillow's decoders raise whatever their format meets
+        why: object = error
+        if isinstance(error, UnidentifiedImageError):
+            why = f"its content is none of {', '.join(FORMATS)}"
         raise DatasetError(
-            f"cannot read image {path}: {error}. Replace it by a whole 8-bit image (PNG, JPEG, …) "
-            "or remove it."
+            f"cannot read image {path}: {why}. "
+            "Replace it by a whole 8-bit image (PNG, JPEG, …) or remove it."
         ) from error
+
+
+def _check_file(path: Path) -> None:
+    """Refuse what may never end."""
+    mode = path.stat().st_mode
+    if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
+        raise ValueError("it is a device, a pipe or a socket")
+
+
+def _check_size(image: Image.Image) -> None:
+    """Refuse a picture that takes more memory than any photograph; nothing is decoded yet."""
+    width, height = image.size
+    if width * height > MAX_PIXELS:
+        raise ValueError(f"{width} × {height} pixels are more than {MAX_PIXELS}")
 
 
 def _check_depth(image: Image.Image) -> None:

@@ -13,6 +13,12 @@ from bayes_dc.datasets.split import ArraySplit, DatasetError, Normalisation
 ARRAYS = ("x_train", "y_train", "x_test", "y_test")
 """What the file must hold; ``class_names``, an array of texts, may be there too."""
 
+MAX_GROWTH = 200
+"""Times its size on the disk that a file may hold unpacked: pictures stay below 20, bombs go on."""
+
+SMALL_BYTES = 2**26
+"""Files that hold less are read however well they are packed."""
+
 MAX_CLASSES = 100_000
 """Labels must be below: a larger one is no number of a class, and memory would be taken for it."""
 
@@ -90,6 +96,7 @@ def _read(path: Path) -> dict[str, np.ndarray]:
                     f"numpy.savez(path, {', '.join(f'{name}=…' for name in ARRAYS)})."
                 )
             wanted = [*ARRAYS, *(["class_names"] if "class_names" in file.files else [])]
+            _check_growth(path, file.zip.infolist(), wanted)
             arrays = {name: file[name] for name in wanted}
     except DatasetError:
         raise
@@ -111,6 +118,18 @@ def _read(path: Path) -> dict[str, np.ndarray]:
                 "in the archive are not read."
             )
     return arrays
+
+
+def _check_growth(path: Path, entries: list[zipfile.ZipInfo], wanted: list[str]) -> None:
+    """Refuse a small file that fills the memory."""
+    names = {f"{name}.npy" for name in wanted} | set(wanted)
+    unpacked = sum(entry.file_size for entry in entries if entry.filename in names)
+    if unpacked > max(MAX_GROWTH * path.stat().st_size, SMALL_BYTES):
+        raise DatasetError(
+            f"npz: {path} has {path.stat().st_size} bytes and would take {unpacked} unpacked, more "
+            f"than {MAX_GROWTH} times as many: it is no set of pictures. If it is, save it by "
+            "numpy.savez instead of savez_compressed."
+        )
 
 
 def _images(path: Path, name: str, array: np.ndarray) -> np.ndarray:

@@ -67,21 +67,27 @@ def load_votes(path: str | Path, labels: Tensor, classes: int) -> Tensor:
 
 def _read(path: Path) -> np.ndarray:
     """The one array of a file."""
+    if path.exists() and not path.is_file():
+        raise DatasetError(f"votes: {path} is no file: name the .npy or .npz of counts.")
     try:
         found = np.load(path, allow_pickle=False)
-        if isinstance(found, np.ndarray):
-            return found
-        with found:
-            if len(found.files) == 1:
-                return found[found.files[0]]
-            names = ", ".join(found.files) or "none"
+        if not isinstance(found, np.ndarray):
+            with found:
+                names = ", ".join(found.files) or "none"
+                if len(found.files) != 1:
+                    raise DatasetError(f"votes: {path} must hold one array of counts; got {names}.")
+                found = found[names]
+        if not isinstance(found, np.ndarray):  # numpy.load gives the bytes of a foreign file
+            raise ValueError(f"{names} is no NumPy array")
+    except DatasetError:
+        raise
     except FileNotFoundError as error:
         raise DatasetError(
             f"votes: no file {path}. For CIFAR-10 get cifar10h-counts.npy from "
             "github.com/jcpeterson/cifar-10h (non-commercial use only)."
         ) from error
-    except (OSError, ValueError, EOFError) as error:
+    except Exception as error:  # zipfile and its codecs raise whatever damaged bytes lead them to
         raise DatasetError(
             f"votes: {path} is not readable as .npy or .npz of numbers: {error}."
         ) from error
-    raise DatasetError(f"votes: {path} must hold one array of counts; got {names}.")
+    return found

@@ -109,8 +109,8 @@ class MonteCarloEngine(FixedOptions):
         self._shape, self._dtype = example.shape[1:], example.dtype
         self._lock = threading.RLock()
         self._plan: Plan | None = None
+        self._model, self._dropout = model, dropout  # kept: nobody else may know the model
         if mode == "eager":
-            self._model, self._dropout = model, dropout
             return
         with lock_of(model), torch.inference_mode(False), torch.no_grad():
             plan = build_plan(

@@ -13,6 +13,7 @@ from bayes_dc.mc.engine_guard import Guard
 from bayes_dc.mc.guards import lock_of
 from bayes_dc.mc.passes import EngineChoice, Passes
 from bayes_dc.mc.plan_errors import PlanError
+from bayes_dc.nn.module import call_forward
 from bayes_dc.types import Link
 
 MOST_ENGINES = 4
@@ -23,6 +24,7 @@ _ON_CPU = "folded: on a CPU an engine is made only when asked for (engine='engin
 _CHUNK = "folded: chunk is given"
 _AUTO_T = "folded: T='auto' looks at the passes while they run"
 _AUTOCAST = "folded: inside an autocast block, which a plan knows nothing of"
+_HOOKS = "folded: {where} has hooks, which an engine would not call"
 _EMPTY = "folded: there are no inputs"
 _REFUSED = "folded: {error}"
 
@@ -39,13 +41,16 @@ _engines: weakref.WeakKeyDictionary[
 ] = weakref.WeakKeyDictionary()
 
 
-def why_folded(choice: EngineChoice, x: Tensor, *, chunk: int | None, auto_T: bool) -> str | None:
+def why_folded(
+    choice: EngineChoice, model: nn.Module, x: Tensor, *, chunk: int | None, auto_T: bool
+) -> str | None:
     """Why a prediction does not try for an engine.
 
     It does not depend on earlier predictions, so that equal arguments give equal bits.
 
     Args:
         choice: As asked for.
+        model: The model.
         x: Inputs.
         chunk: Passes per forward, or None.
         auto_T: Whether the number of passes is found while they run.
@@ -65,7 +70,26 @@ def why_folded(choice: EngineChoice, x: Tensor, *, chunk: int | None, auto_T: bo
         return _ON_CPU
     if chunk is not None:
         return _CHUNK
-    return _AUTOCAST if torch.is_autocast_enabled(x.device.type) else None
+    if torch.is_autocast_enabled(x.device.type):
+        return _AUTOCAST
+    hooked = first_hooked(model)
+    return None if hooked is None else _HOOKS.format(where=hooked)
+
+
+def first_hooked(model: nn.Module) -> str | None:
+    """A module whose call does more than its forward.
+
+    Args:
+        model: The model.
+
+    Returns:
+        The first with hooks of the user, in words; None if there is none.
+    """
+    for name, module in model.named_modules():
+        before = [h for h in module._forward_pre_hooks.values() if h is not call_forward]
+        if before or module._forward_hooks:
+            return f"module {name!r}" if name else "the model"
+    return None
 
 
 def passes_by_engine(
@@ -172,7 +196,7 @@ def _make(
     dropout: bool,
 ) -> MonteCarloEngine | _Refusal:
     try:
-        return MonteCarloEngine(
+        made = MonteCarloEngine(
             model,
             x,
             T,
@@ -181,6 +205,8 @@ def _make(
             link=link,
             dropout=dropout,
         )
+        del made._model  # kept for the model's sake: it must not keep the model
+        return made
     except PlanError as error:
         if choice == "engine":
             raise

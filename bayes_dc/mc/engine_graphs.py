@@ -41,10 +41,11 @@ class Capture:
         self._device, self._strict = device, strict
         self._stream = torch.cuda.Stream(device)
 
-    def __call__(self, calls: list[Call]) -> Captured:
+    def __call__(self, copy: Call, calls: list[Call]) -> Captured:
         """Run calls, after the work of the current stream, and capture them.
 
         Args:
+            copy: Fills the input, before each of these runs and not as part of the graph.
             calls: They; replays write to the same memory.
 
         Returns:
@@ -56,17 +57,17 @@ class Capture:
         here = torch.cuda.current_stream(self._device)
         self._stream.wait_stream(here)
         with torch.cuda.stream(self._stream):
-            run(calls)
+            run([copy, *calls])
             before = allocations(self._device)
-            run(calls)
-            self._refuse("A run", allocations(self._device) - before, calls)
+            run([copy, *calls])
+            self._refuse("A run", allocations(self._device) - before, [copy, *calls])
             graph = torch.cuda.CUDAGraph()
             with torch.cuda.graph(graph, stream=self._stream, capture_error_mode="thread_local"):
                 # From here on: torch itself keeps two numbers of its generator for all graphs.
                 before = allocations(self._device)
                 run(calls)
                 count = allocations(self._device) - before
-            self._refuse("A capture", count, calls)
+            self._refuse("A capture", count, [copy, *calls])
         here.wait_stream(self._stream)
         return Captured(graph, _pool_bytes(graph))
 

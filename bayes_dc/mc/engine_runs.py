@@ -72,8 +72,17 @@ class Runner:
         self.set_seed(seed)
         self._set_ids(sample_ids, len(x))
         prepared = self._prepared(len(x), keep_samples)
-        prepared.input.copy_(x.detach() if x.requires_grad else x)
-        self._execute(prepared)
+        # Copied before every run, which may use the memory of the input once it has been read.
+        copy: Call = (prepared.input.copy_, (x.detach() if x.requires_grad else x,), {})
+        if self._capture is None:
+            with self._here(), torch.no_grad(), self._numbered():
+                run([copy, *prepared.calls])
+            return
+        if prepared.captured is None:
+            with self._here(), torch.no_grad(), self._numbered():
+                prepared.captured = self._capture(copy, prepared.calls)
+        run([copy])
+        prepared.captured.graph.replay()
 
     def set_seed(self, seed: int) -> None:
         """Write the key words of all sites, if the seed is another than the last one.
@@ -145,16 +154,6 @@ class Runner:
         calls += statistics.end(b)
         workspace.forget()
         return _Run(x, calls)
-
-    def _execute(self, prepared: _Run) -> None:
-        if self._capture is None:
-            with self._here(), torch.no_grad(), self._numbered():
-                run(prepared.calls)
-            return
-        if prepared.captured is None:
-            with self._here(), torch.no_grad(), self._numbered():
-                prepared.captured = self._capture(prepared.calls)
-        prepared.captured.graph.replay()
 
     @contextmanager
     def _numbered(self) -> Iterator[None]:

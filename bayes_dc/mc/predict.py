@@ -118,7 +118,8 @@ def predict_with_uncertainty(
         engine: ``"engine"``: in memory planned beforehand, by a ``MonteCarloEngine`` that is kept
             for the model, the sizes of ``x`` and T, and made again when the model has changed.
             ``"folded"``: by forwards of the model itself. ``"auto"``: an engine on a GPU, for
-            models that have a plan, unless ``chunk`` is given or autocast is on; else folded.
+            models that have a plan and no hooks, unless ``chunk`` is given or autocast is on; else
+            folded.
             ``Prediction.engine`` says which and why. ``T="auto"`` is always folded.
 
     Returns:
@@ -165,7 +166,9 @@ def predict_with_uncertainty(
         model, x, ids, T, calls, link, return_samples, chunk is not None, ELEMENTS_PER_LAYER, until
     )
     with lock_of(model):
-        found: Passes | str | None = why_folded(engine, x, chunk=chunk, auto_T=until is not None)
+        found: Passes | str | None = why_folded(
+            engine, model, x, chunk=chunk, auto_T=until is not None
+        )
         if found is None:
             found = passes_by_engine(
                 engine,

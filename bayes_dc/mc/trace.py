@@ -79,6 +79,23 @@ def _decomposed_attention() -> Iterator[None]:
         torch.backends.mha.set_fastpath_enabled(was)
 
 
+@contextmanager
+def _one_tensor_float32_switch() -> Iterator[None]:
+    """Export reads cuDNN's old switch, which has no answer where the new ones differ from it."""
+    cudnn: Any = torch.backends.cudnn
+    try:
+        cudnn.allow_tf32  # noqa: B018
+    except RuntimeError:
+        was = cudnn.conv.fp32_precision, cudnn.rnn.fp32_precision
+        cudnn.allow_tf32 = was[0] == "tf32"
+        try:
+            yield
+        finally:
+            cudnn.conv.fp32_precision, cudnn.rnn.fp32_precision = was
+    else:
+        yield
+
+
 def _export(
     model: nn.Module, example: Tensor, rows: int, dropout: bool, channels_last: bool
 ) -> tuple[ExportedProgram, list[Site]]:
@@ -90,7 +107,12 @@ def _export(
         mode = TraceMode(keys, rows, dropout=dropout, channels_last=channels_last)
         wrapper = _Wrapper(model, mode).eval()
         try:
-            with _decomposed_attention(), warnings.catch_warnings(), torch.no_grad():
+            with (
+                _decomposed_attention(),
+                _one_tensor_float32_switch(),
+                warnings.catch_warnings(),
+                torch.no_grad(),
+            ):
                 warnings.simplefilter("ignore")
                 program = torch.export.export(wrapper, (x,), strict=False)
                 program = program.run_decompositions({})

@@ -88,13 +88,14 @@ def _ones(labels: Tensor, scores: Tensor) -> Tensor:
     if labels.shape != scores.shape or not whole:
         got = f"shape {list(labels.shape)}, dtype {labels.dtype}"
         raise ValueError(_LABELS.format(n=len(scores), got=got))
+    labels = labels.to(device=scores.device, dtype=torch.int64)
     wrong = (labels != 0) & (labels != 1)
     if wrong.any():
         index = int(wrong.nonzero()[0])
         raise ValueError(
             _LABELS.format(n=len(scores), got=f"{int(labels[index])} at index {index}")
         )
-    return labels.to(scores.device) == 1
+    return labels == 1
 
 
 POSITIVE_CLASS_CURVE = Kind(positive_class, RELIABILITY_CURVE.value, curve=True)

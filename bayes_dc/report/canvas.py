@@ -9,6 +9,8 @@ import warnings
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from bayes_dc.report.evaluation import ReportError
+
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
@@ -18,6 +20,10 @@ Options = dict[str, Any]
 DPI = 150
 
 _MISSING = "matplotlib is needed to draw plots and is not installed: pip install matplotlib"
+
+
+class PlotError(ReportError, ImportError):
+    """No plot can be drawn here; the message says what to do."""
 
 
 class Theme(NamedTuple):
@@ -61,6 +67,18 @@ LINES = ("-", "--", ":")
 """Line styles that go round when the colours are used up."""
 
 
+def check_plots() -> None:
+    """Refuse early where no plot could be drawn.
+
+    Raises:
+        PlotError: If matplotlib is not installed.
+    """
+    try:
+        import matplotlib.backends.backend_agg  # noqa: F401
+    except ImportError as error:
+        raise PlotError(_MISSING) from error
+
+
 def new_figure(width: float, height: float, theme: Theme) -> "Figure":
     """Make an empty figure on the Agg canvas.
 
@@ -73,13 +91,12 @@ def new_figure(width: float, height: float, theme: Theme) -> "Figure":
         The figure.
 
     Raises:
-        ImportError: If matplotlib is not installed.
+        PlotError: If matplotlib is not installed.
     """
-    try:
-        from matplotlib.backends.backend_agg import FigureCanvasAgg
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise ImportError(_MISSING) from error
+    check_plots()
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
     figure = Figure(figsize=(width, height), dpi=DPI, layout="constrained", facecolor=theme.paper)
     FigureCanvasAgg(figure)
     return figure

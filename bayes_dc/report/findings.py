@@ -4,8 +4,8 @@ from dataclasses import dataclass
 
 from bayes_dc.report.classes import ClassRow
 from bayes_dc.report.derived import Derived
-from bayes_dc.report.evaluation import Evaluation
 from bayes_dc.report.estimate import Estimate
+from bayes_dc.report.evaluation import Evaluation
 from bayes_dc.report.findings_beyond import (
     ood_action,
     ood_finding,

@@ -4,6 +4,7 @@ import json
 from datetime import UTC, datetime
 from pathlib import Path
 
+from bayes_dc.report.canvas import check_plots
 from bayes_dc.report.charts import CHARTS, GRIDS, draw_charts, draw_grids
 from bayes_dc.report.csv_table import write_predictions
 from bayes_dc.report.derived import Derived
@@ -23,13 +24,14 @@ def check_output(out: Path, *, overwrite: bool = False) -> None:
     """Refuse an output folder early, before the work is done.
 
     A file, a folder that is not empty (unless ``overwrite``), and a folder that holds anything that
-    is no part of a report are refused with a ReportError.
+    is no part of a report are refused with a ReportError; so is a report without matplotlib.
 
     Args:
         out: Folder of the report.
         overwrite: Whether a report that is there may be replaced.
     """
     check_target(out, FILES, overwrite=overwrite)
+    check_plots()
 
 
 def write_report(

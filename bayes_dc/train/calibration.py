@@ -17,8 +17,8 @@ from bayes_dc.mc import Prediction, temper
 from bayes_dc.metrics import Policy, PolicyScore
 from bayes_dc.train.checkpoint import CALIBRATION_FILE, META_FILE, MODEL_FILE, find_checkpoint
 from bayes_dc.train.errors import CheckpointError
-from bayes_dc.train.folder import replace_file
-from bayes_dc.train.meta import read_meta, unreadable
+from bayes_dc.train.folder import read_file, replace_file
+from bayes_dc.train.meta import MOST_BYTES, read_meta, unreadable
 from bayes_dc.types import __version__
 
 SCHEMA_VERSION: Literal[1] = 1
@@ -240,11 +240,11 @@ def load_calibration(folder: str | Path) -> CalibrationState | None:
     current = find_checkpoint(folder)
     path = current / CALIBRATION_FILE
     try:
-        content = path.read_bytes()
+        content = read_file(path, MOST_BYTES)
         raw = json.loads(content)
     except FileNotFoundError:
         return None
-    except (OSError, ValueError, RecursionError) as error:
+    except (OSError, ValueError, RecursionError, MemoryError) as error:
         raise CheckpointError(unreadable(path, error)) from error
     if not isinstance(raw, dict) or raw.get("schema_name") != "bayes_dc.calibration":
         raise CheckpointError(_FOREIGN.format(path=path))
@@ -269,4 +269,8 @@ def load_calibration(folder: str | Path) -> CalibrationState | None:
 
 def _checksum(current: Path) -> str:
     """SHA-256 of the weights, as the checkpoint has it; loading the weights compares it."""
-    return read_meta(current / META_FILE).sha256[MODEL_FILE]
+    path = current / META_FILE
+    checksum = read_meta(path).sha256.get(MODEL_FILE)
+    if checksum is None:
+        raise CheckpointError(unreadable(path, f"it has no SHA-256 of {MODEL_FILE}"))
+    return checksum

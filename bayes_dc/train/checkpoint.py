@@ -23,10 +23,11 @@ from torch import Tensor, nn
 
 from bayes_dc.nn import dropconnect_layers, number_layers
 from bayes_dc.train.errors import CheckpointError
-from bayes_dc.train.folder import current_folder, replace_folder
-from bayes_dc.train.meta import CheckpointMeta, LayerMeta, read_meta, unreadable
+from bayes_dc.train.folder import current_folder, read_file, replace_folder
+from bayes_dc.train.meta import MOST_BYTES, CheckpointMeta, LayerMeta, read_meta, unreadable
 from bayes_dc.train.model import build_model
 from bayes_dc.train.settings import ModelConfig
+from bayes_dc.train.state import read_state
 
 MODEL_FILE = "model.safetensors"
 META_FILE = "meta.json"
@@ -34,6 +35,14 @@ STATE_FILE = "train_state.pt"
 CALIBRATION_FILE = "calibration.json"
 FILES = (MODEL_FILE, META_FILE, STATE_FILE, CALIBRATION_FILE, f"{CALIBRATION_FILE}.tmp")
 """Every file that the folder of a checkpoint may hold; the last is what a kill leaves."""
+
+_OWN_NETWORK = "the network of its configuration"
+_OWN_REMEDY = (
+    "The files are of two different runs, or were changed: use a checkpoint as it was saved."
+)
+
+_SHOWN = 20
+"""Weights that do not fit are listed up to so many."""
 
 
 def save_checkpoint(
@@ -63,6 +72,11 @@ def save_checkpoint(
     checksums = {name: hashlib.sha256(content).hexdigest() for name, content in files.items()}
     full = meta.model_copy(update={"layers": _layers(model), "sha256": checksums})
     files[META_FILE] = (full.model_dump_json(indent=1) + "\n").encode()
+    if len(files[META_FILE]) > MOST_BYTES:
+        raise CheckpointError(
+            f"cannot write checkpoint {folder}: {META_FILE} would have {len(files[META_FILE])} "
+            f"bytes, and at most {MOST_BYTES} are read. Use shorter names of classes."
+        )
     size_mib = -(-sum(map(len, files.values())) // 2**20)
     try:
         replace_folder(folder, files)
@@ -122,7 +136,7 @@ def load_checkpoint(folder: str | Path) -> tuple[CheckpointMeta, dict[str, Tenso
     content = _read_checked(current, MODEL_FILE, meta)
     try:
         return meta, safetensors.torch.load(content)
-    except (SafetensorError, ValueError, KeyError) as error:
+    except (SafetensorError, ValueError, KeyError, RuntimeError, MemoryError) as error:
         raise CheckpointError(unreadable(current / MODEL_FILE, error)) from error
 
 
@@ -144,7 +158,8 @@ def load_model(
     """
     meta, state = load_checkpoint(folder)
     if classes is not None and classes != len(meta.class_names):
-        name = meta.config.get("data", {}).get("name", "unknown")
+        data = meta.config.get("data")
+        name = data.get("name", "unknown") if isinstance(data, dict) else "unknown"
         raise CheckpointError(
             f"checkpoint {folder} was trained for {len(meta.class_names)} classes; the data has "
             f"{classes}. Use the data set it was trained on ({name}) or train a new one."
@@ -152,7 +167,12 @@ def load_model(
     where = find_checkpoint(folder)
     try:
         settings = ModelConfig.model_validate(meta.config.get("model"))
+        with torch.device("meta"):  # no memory before it is known that the weights need as much
+            sketch = build_model(settings, meta.input_shape, len(meta.class_names))
+        _check_weights(sketch, state, where / MODEL_FILE, _OWN_NETWORK, _OWN_REMEDY)
         model = build_model(settings, meta.input_shape, len(meta.class_names), seed=meta.seed)
+    except CheckpointError:
+        raise
     except ValueError as error:
         raise CheckpointError(unreadable(where / META_FILE, error)) from error
     load_weights(model, state, where / MODEL_FILE)
@@ -170,10 +190,8 @@ def load_weights(
     state: Mapping[str, Tensor],
     path: Path,
     *,
-    network: str = "the network of its configuration",
-    remedy: str = (
-        "The files are of two different runs, or were changed: use a checkpoint as it was saved."
-    ),
+    network: str = _OWN_NETWORK,
+    remedy: str = _OWN_REMEDY,
 ) -> None:
     """Copy weights into a network if every name, shape and dtype fits.
 
@@ -187,6 +205,14 @@ def load_weights(
     Raises:
         CheckpointError: If anything is missing, left over, or of another shape or dtype.
     """
+    _check_weights(model, state, path, network, remedy)
+    model.load_state_dict(dict(state))
+
+
+def _check_weights(
+    model: nn.Module, state: Mapping[str, Tensor], path: Path, network: str, remedy: str
+) -> None:
+    """Refuse weights of other names, shapes or dtypes than a network's."""
     own = model.state_dict()
     problems = [f"missing {name}" for name in own if name not in state]
     problems += [f"unexpected {name}" for name in state if name not in own]
@@ -195,9 +221,10 @@ def load_weights(
         if want != got:
             problems.append(f"{name} is {got} and should be {want}")
     if problems:
-        listed = "; ".join(sorted(problems))
+        listed = "; ".join(sorted(problems)[:_SHOWN])
+        if len(problems) > _SHOWN:
+            listed += f"; and {len(problems) - _SHOWN} more"
         raise CheckpointError(f"{path}: the weights do not fit {network}: {listed}. {remedy}")
-    model.load_state_dict(dict(state))
 
 
 def load_train_state(folder: str | Path) -> dict[str, Any]:
@@ -216,7 +243,7 @@ def load_train_state(folder: str | Path) -> dict[str, Any]:
     current = find_checkpoint(folder)
     content = _read_checked(current, STATE_FILE, read_meta(current / META_FILE))
     try:
-        return torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
+        return read_state(content)
     except Exception as error:  # the unpickler raises whatever damaged bytes lead it to
         raise CheckpointError(unreadable(current / STATE_FILE, error)) from error
 
@@ -243,12 +270,12 @@ def _read_checked(folder: Path, name: str, meta: CheckpointMeta) -> bytes:
     """Read one of the other files and compare its checksum."""
     path = folder / name
     try:
-        content = path.read_bytes()
+        content = read_file(path)
     except FileNotFoundError as error:
         raise CheckpointError(
             f"checkpoint {folder}: {name} is missing. Copy the folder as a whole, or train again."
         ) from error
-    except OSError as error:
+    except (OSError, ValueError, MemoryError) as error:
         raise CheckpointError(unreadable(path, error)) from error
     if hashlib.sha256(content).hexdigest() != meta.sha256.get(name):
         raise CheckpointError(

@@ -8,6 +8,7 @@
 
 import os
 import shutil
+import stat
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -21,7 +22,8 @@ def replace_folder(folder: Path, files: Mapping[str, bytes]) -> None:
         files: Content by file name.
 
     Raises:
-        OSError: If the disk is full or not writable; ``folder`` is then as it was.
+        OSError: If the disk is full or not writable; ``folder`` is then as it was, or as it shall
+            be if only the last flush failed.
     """
     tmp, old = _sibling(folder, "tmp"), _sibling(folder, "old")
     folder.parent.mkdir(parents=True, exist_ok=True)
@@ -34,10 +36,17 @@ def replace_folder(folder: Path, files: Mapping[str, bytes]) -> None:
     except OSError:
         shutil.rmtree(tmp, ignore_errors=True)
         raise
-    if folder.exists():
-        _remove(old)
-        os.rename(folder, old)
-    os.rename(tmp, folder)
+    replaced = folder.exists()
+    try:
+        if replaced:
+            _remove(old)
+            os.rename(folder, old)
+        os.rename(tmp, folder)
+    except OSError:
+        if replaced and not folder.exists():
+            os.rename(old, folder)
+        shutil.rmtree(tmp, ignore_errors=True)
+        raise
     _sync_folder(folder.parent)
     with suppress(OSError):  # somebody may be reading it; the next call tries again
         _remove(old)
@@ -94,11 +103,33 @@ def replace_file(path: Path, content: bytes) -> None:
     tmp = _sibling(path, "tmp")
     try:
         _write_durably(tmp, content)
+        os.replace(tmp, path)
     except OSError:
         tmp.unlink(missing_ok=True)
         raise
-    os.replace(tmp, path)
     _sync_folder(path.parent)
+
+
+def read_file(path: Path, most_bytes: int | None = None) -> bytes:
+    """Read a whole file, in bounded time and memory.
+
+    Args:
+        path: File.
+        most_bytes: Size above which it cannot be what it should be. Default None: any.
+
+    Returns:
+        Its bytes.
+
+    Raises:
+        ValueError: If it is larger, or a device or pipe, which may never end.
+        OSError: If it cannot be read.
+    """
+    status = path.stat()
+    if not (stat.S_ISREG(status.st_mode) or stat.S_ISDIR(status.st_mode)):
+        raise ValueError("it is a device, a pipe or a socket, not a file")
+    if most_bytes is not None and status.st_size > most_bytes:
+        raise ValueError(f"it has {status.st_size} bytes, and no such file has over {most_bytes}")
+    return path.read_bytes()
 
 
 def _sibling(path: Path, suffix: str) -> Path:

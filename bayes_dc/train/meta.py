@@ -1,6 +1,7 @@
 """``meta.json`` of a checkpoint: what the weights are."""
 
 import json
+from math import prod
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -9,9 +10,16 @@ from pydantic import Field, ValidationError, model_validator
 from bayes_dc.datasets import Normalisation, Settings
 from bayes_dc.nn import MASK_SPEC_VERSION
 from bayes_dc.train.errors import CheckpointError
+from bayes_dc.train.folder import read_file
 from bayes_dc.types import __version__
 
 SCHEMA_VERSION: Literal[1] = 1
+
+MOST_BYTES = 2**24
+"""Largest ``meta.json``: read, JSON takes some twenty times as much memory."""
+
+MOST_VALUES = 2**28
+"""Largest input: images are resized to ``input_shape``, so it must not be absurd."""
 
 _Positive = Annotated[int, Field(ge=1)]
 
@@ -66,6 +74,14 @@ class CheckpointMeta(Settings):
     sha256: dict[str, str] = Field(default_factory=dict)
 
     @model_validator(mode="after")
+    def _inputs_fit_in_memory(self) -> "CheckpointMeta":
+        if prod(self.input_shape) > MOST_VALUES:
+            raise ValueError(
+                f"one input of input_shape {list(self.input_shape)} has over {MOST_VALUES} values"
+            )
+        return self
+
+    @model_validator(mode="after")
     def _one_constant_per_channel(self) -> "CheckpointMeta":
         if len(self.normalisation.mean) != self.input_shape[0]:
             raise ValueError(
@@ -88,9 +104,9 @@ def read_meta(path: Path) -> CheckpointMeta:
         CheckpointError: If it is missing, not JSON, foreign, or of another schema version.
     """
     try:
-        content = path.read_bytes()
+        content = read_file(path, MOST_BYTES)
         raw = json.loads(content)
-    except (OSError, ValueError, RecursionError) as error:
+    except (OSError, ValueError, RecursionError, MemoryError) as error:
         raise CheckpointError(unreadable(path, error)) from error
     if not isinstance(raw, dict) or raw.get("schema_name") != "bayes_dc.checkpoint":
         raise CheckpointError(
@@ -121,5 +137,7 @@ def unreadable(path: Path, why: object) -> str:
     Returns:
         Text of a CheckpointError.
     """
+    if isinstance(why, MemoryError):
+        why = "it does not fit in memory"
     remedy = "Copy the folder again, or use another checkpoint of the run."
     return f"{path} cannot be read: {why}. {remedy}"

@@ -32,11 +32,7 @@ def build_model(
     """
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(torch_seed(seed))
-        if settings.name == "mlp":
-            model = _mlp(settings, prod(input_shape), classes)
-        else:
-            make = getattr(models, settings.name)
-            model = make(input_shape, classes, dropout=settings.dropout)
+        model = _plain(settings, input_shape, classes)
         if settings.p > 0:
             convert(
                 model,
@@ -50,13 +46,18 @@ def build_model(
     return model
 
 
-def _mlp(settings: ModelConfig, in_features: int, classes: int) -> nn.Module:
-    """Build a perceptron, whose hidden layers may be of any width."""
-    hidden = settings.hidden or ()
+def _plain(settings: ModelConfig, input_shape: tuple[int, int, int], classes: int) -> nn.Module:
+    """Build the network; widths and images may be of any size."""
+    in_features, hidden = prod(input_shape), settings.hidden or ()
     try:
-        return models.mlp(in_features, classes, hidden, dropout=settings.dropout)
+        if settings.name == "mlp":
+            return models.mlp(in_features, classes, hidden, dropout=settings.dropout)
+        make = getattr(models, settings.name)
+        return make(input_shape, classes, dropout=settings.dropout)
     except (RuntimeError, TypeError, MemoryError) as error:  # TypeError: 2**63 and more
-        raise ValueError(
-            f"a network of {in_features} inputs and hidden layers {list(hidden)} does not fit in "
-            "memory. Make hidden or the images smaller"
-        ) from error
+        what = f"{settings.name} for images {list(input_shape)}"
+        if settings.name == "mlp":
+            shown = ", ".join(map(str, hidden[:10])) + (", …" if len(hidden) > 10 else "")
+            what = f"a network of {in_features} inputs and hidden layers [{shown}]"
+        smaller = "hidden or the images" if settings.name == "mlp" else "the images"
+        raise ValueError(f"{what} does not fit in memory. Make {smaller} smaller") from error

@@ -162,7 +162,7 @@ class RunFolder:
                 row = json.loads(line)
                 if row["epoch"] > epochs:
                     break
-            except (ValueError, TypeError, KeyError):
+            except (ValueError, TypeError, KeyError, RecursionError):
                 break
             kept.append(row)
         with self._writing():

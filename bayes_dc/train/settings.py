@@ -25,7 +25,8 @@ class ModelConfig(Settings):
 
     Attributes:
         name: Architecture.
-        hidden: Width of every hidden layer of ``mlp``, default [800, 800]; refused for others.
+        hidden: Width of every hidden layer of ``mlp``, at most 1000, default [800, 800]; refused
+            for others.
         dropout: Probability of the network's ``nn.Dropout`` modules, 0 … 1 (excluded); 0 leaves
             them out. Independent of ``p``.
         p: Drop probability of every converted weight, 0 … 1 (excluded); 0 leaves the network plain.
@@ -41,7 +42,7 @@ class ModelConfig(Settings):
     """
 
     name: ModelName = "mlp"
-    hidden: tuple[_Positive, ...] | None = Field(default=None, strict=False)
+    hidden: tuple[_Positive, ...] | None = Field(default=None, strict=False, max_length=1000)
     dropout: float = Field(default=0.0, ge=0, lt=1)
     p: float = Field(default=0.5, ge=0, lt=1)
     select: tuple[str, ...] | None = Field(default=None, strict=False)

@@ -33,6 +33,7 @@ from bayes_dc.train.ranks import ALONE, Ranks, synchronise_batch_norm
 from bayes_dc.train.run import RunFolder, check_same_run
 from bayes_dc.train.schedule import batch_bounds, epoch_order, learning_rate, make_optimizer
 from bayes_dc.train.settings import Device, TrainConfig
+from bayes_dc.train.state import check_numbers, check_optimizer_state
 from bayes_dc.train.step import TrainingStep
 
 
@@ -255,10 +256,13 @@ class Trainer:
         state = load_train_state(run.last)
         load_weights(self.model, weights, run.last / "model.safetensors")
         try:
+            check_optimizer_state(state["optimizer"], self._optimizer)
+            check_numbers(state["scaler"])
+            check_numbers({name: state[name] for name in ("best_loss", "best_epoch")})
             self._optimizer.load_state_dict(state["optimizer"])
             self._step.scaler.load_state_dict(state["scaler"])
             self._best = _Best(state["best_loss"], state["best_epoch"])
-        except (KeyError, TypeError, ValueError) as error:
+        except (KeyError, TypeError, ValueError, RuntimeError) as error:
             why = f"it is not the state of this optimizer ({error!r})"
             raise CheckpointError(unreadable(run.last / STATE_FILE, why)) from error
         self.epoch, self.step = saved.epoch, saved.step

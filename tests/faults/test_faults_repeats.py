@@ -1,4 +1,4 @@
-"""Faults of repetition elsewhere: masks that never change, batches that decide, generators touched."""
+"""Faults of repetition elsewhere: masks that stay, batches that decide, generators touched."""
 
 import random
 
@@ -124,7 +124,7 @@ def states():
     """Everything that somebody else may be drawing from."""
     return (
         torch.get_rng_state().tolist(),
-        repr(np.random.get_state()),
+        repr(np.random.get_state()),  # noqa: NPY002
         random.getstate(),
         [state.tolist() for state in torch.cuda.get_rng_state_all()],
     )

@@ -1,5 +1,6 @@
 """MonteCarloEngine: the results of predict_with_uncertainty, at any length, again and again."""
 
+import gc
 import threading
 import warnings
 
@@ -321,3 +322,16 @@ def test_nothing_is_said_of_odd_inputs(planned):
     assert got.mean[1].isnan().all()
     for row in (0, 2):
         assert torch.equal(got.mean[row], want.mean[row])
+
+
+def test_an_engine_keeps_its_model():
+    """It may be all that is left of a function that loaded a network."""
+    for mode in ("strict", "eager"):
+        x = torch.randn(3, 6, generator=torch.Generator().manual_seed(1))
+        model = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 3))
+        convert(model, 0.5)
+        engine = MonteCarloEngine(model, x, T=4, mode=mode)
+        want = engine(x).mean
+        model = None
+        gc.collect()
+        assert torch.equal(engine(x).mean, want)

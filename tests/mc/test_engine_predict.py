@@ -142,10 +142,14 @@ def test_which_path_runs_and_why(monkeypatch):
             return 3
 
     why = cache.why_folded
-    assert why("auto", OnGpu(), chunk=None, auto_T=False) is None
-    assert why("auto", OnGpu(), chunk=2, auto_T=False) == "folded: chunk is given"
+    assert why("auto", model, OnGpu(), chunk=None, auto_T=False) is None
+    assert why("auto", model, OnGpu(), chunk=2, auto_T=False) == "folded: chunk is given"
+    hook = model[3].register_forward_hook(lambda *_: None)
+    reason = why("auto", model, OnGpu(), chunk=None, auto_T=False)
+    assert reason == "folded: module '3' has hooks, which an engine would not call"
+    hook.remove()
     monkeypatch.setattr(torch, "is_autocast_enabled", lambda kind: kind == "cuda")
-    reason = why("auto", OnGpu(), chunk=None, auto_T=False)
+    reason = why("auto", model, OnGpu(), chunk=None, auto_T=False)
     assert reason.startswith("folded: inside an autocast block")
     with pytest.raises(ValueError, match=r"engine must be one of \('auto', 'engine', 'folded'\); "):
         predict_with_uncertainty(model, x, T, engine="fast")

@@ -54,6 +54,12 @@ def test_its_interval_holds_it(binary):
         m.bootstrap_metric(m.positive_class_curve, *binary)
 
 
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.uint16, torch.uint64, torch.int32])
+def test_any_integer_labels_are_taken(dtype):
+    got = m.positive_class_ece(SCORES, LABELS.to(dtype), 2).item()
+    assert got == m.positive_class_ece(SCORES, LABELS, 2).item()
+
+
 @pytest.mark.parametrize(
     ("scores", "labels", "error", "text"),
     [

@@ -254,6 +254,7 @@ def test_every_metric_says_its_range_and_direction():
         parameters = list(inspect.signature(one).parameters)[:2]
         if parameters in (
             ["probs", "labels"],
+            ["scores", "labels"],
             ["uncertainty", "loss"],
             ["scores_in", "scores_out"],
         ):

@@ -41,8 +41,8 @@ def test_full_batches_after_the_first_are_replayed(make_run, monkeypatch):
 def test_what_cannot_be_captured_is_said(make_run, monkeypatch):
     inner = TrainingStep._gradients
 
-    def waiting(step, x, y):
-        loss, correct = inner(step, x, y)
+    def waiting(step, x, y, samples):
+        loss, correct = inner(step, x, y, samples)
         loss.item()
         return loss, correct
 

@@ -1,0 +1,1 @@
+"""Commands; in an installed package this folder is ``bayes_dc.commands``."""
