@@ -22,6 +22,7 @@ from bayes_dc.report import (
     plot_differences,
     read_side,
 )
+from bayes_dc.train.folder import replace_file
 
 
 def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
@@ -56,7 +57,7 @@ def run(arguments: argparse.Namespace) -> None:
     if not comparison.paired:
         how = f"other inputs ({a} and {b}), each resampled by itself"
     print(f"{how}; 1000 resamples")
-    plot.write_bytes(plot_differences(comparison.rows, first, second))
+    replace_file(plot, plot_differences(comparison.rows, first, second))
     print(f"plot {plot}")
 
 

@@ -99,7 +99,8 @@ def test_the_demo_runs_from_the_installed_wheel(installed):
     (home / "digits.yaml").write_text(CONFIG, encoding="utf-8")
     assert "test error" in run(target / "bin" / "bayes-dc-train", "digits.yaml")
     network = ("--checkpoint", "runs/digits")
-    run(target / "bin" / "bayes-dc-calibrate", *network, "--target-coverage", "0.8", "--temperature", "none")
+    target_coverage = ("--target-coverage", "0.8", "--temperature", "none")
+    run(target / "bin" / "bayes-dc-calibrate", *network, *target_coverage)
     for seed in "12":
         options = ("--passes", "10", "--seed", seed, "--out", f"report{seed}")
         run(target / "bin" / "bayes-dc-predict", *network, *options)
@@ -112,5 +113,5 @@ def test_the_demo_runs_from_the_installed_wheel(installed):
 def test_a_type_checker_reads_the_types_of_the_installed_wheel(installed):
     """The typed program of a user, with no setting but strictness and no source of ours near."""
     _, home, run = installed
-    program = shutil.copy(REPOSITORY / "tests" / "typing" / "user_program.py", home)
+    program = shutil.copy(REPOSITORY / "tests" / "typed" / "user_program.py", home)
     assert "Success" in run(sys.executable, "-m", "mypy", "--strict", program)

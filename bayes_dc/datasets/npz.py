@@ -87,7 +87,7 @@ def _read(path: Path) -> dict[str, np.ndarray]:
                 f"npz: {path} is no .npz file, or was cut short: it is not a ZIP archive. Copy it "
                 "again, or save it by numpy.savez."
             )
-        with np.load(path, allow_pickle=False) as file:
+        with path.open("rb") as opened, np.load(opened, allow_pickle=False) as file:
             absent = [name for name in ARRAYS if name not in file.files]
             if absent:
                 raise DatasetError(

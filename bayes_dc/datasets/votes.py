@@ -21,6 +21,9 @@ sets or orders. CIFAR-10H has 0.99, votes in another order about 0.1.
 """
 
 
+_HEADER_BYTES = 2**16
+
+
 def load_votes(path: str | Path, labels: Tensor, classes: int) -> Tensor:
     """Read the votes about a test set.
 
@@ -38,8 +41,8 @@ def load_votes(path: str | Path, labels: Tensor, classes: int) -> Tensor:
             other images.
     """
     path = Path(os.path.expanduser(path))
-    counts = _read(path)
     want = (len(labels), classes)
+    counts = _read(path, most_bytes=8 * len(labels) * classes + _HEADER_BYTES)
     whole = counts.dtype.kind in "iu" or (
         counts.dtype.kind == "f" and bool((counts == np.floor(counts)).all())
     )
@@ -65,17 +68,20 @@ def load_votes(path: str | Path, labels: Tensor, classes: int) -> Tensor:
     return votes
 
 
-def _read(path: Path) -> np.ndarray:
-    """The one array of a file."""
+def _read(path: Path, most_bytes: int) -> np.ndarray:
+    """The one array of a file; one in an archive has at most so many bytes."""
     if path.exists() and not path.is_file():
         raise DatasetError(f"votes: {path} is no file: name the .npy or .npz of counts.")
     try:
-        found = np.load(path, allow_pickle=False)
-        if not isinstance(found, np.ndarray):
-            with found:
+        with path.open("rb") as file:
+            found = np.load(file, allow_pickle=False)
+            if not isinstance(found, np.ndarray):
                 names = ", ".join(found.files) or "none"
                 if len(found.files) != 1:
                     raise DatasetError(f"votes: {path} must hold one array of counts; got {names}.")
+                size = found.zip.infolist()[0].file_size
+                if size > most_bytes:
+                    raise ValueError(f"{names} unpacks to {size} bytes; votes take {most_bytes}")
                 found = found[names]
         if not isinstance(found, np.ndarray):  # numpy.load gives the bytes of a foreign file
             raise ValueError(f"{names} is no NumPy array")

@@ -40,6 +40,11 @@ _NOT_FINITE = (
     "{count} of {batch} inputs hold NaN or infinite values (first row: {first}); their statistics "
     "are what the model makes of them."
 )
+_UNKNOWN = (
+    "{count} of {batch} predictions are NaN although their inputs are finite (first row: {first}): "
+    "weights are not finite, or numbers in the model outgrow its dtype (float16 ends at 65504). "
+    "Look for them with torch.isfinite, or predict in float32 (model.float(), x.float())."
+)
 
 
 def check_count(name: str, value: object) -> int:
@@ -147,10 +152,27 @@ def warn_not_finite(x: Tensor) -> None:
     Args:
         x: Input with at least one of them.
     """
-    bad = ~torch.isfinite(x.reshape(x.shape[0], -1)).all(dim=1)
+    bad = ~_finite_rows(x)
     count, first = int(bad.sum()), int(bad.nonzero()[0])
     message = _NOT_FINITE.format(count=count, batch=x.shape[0], first=first)
     warnings.warn(message, UserWarning, stacklevel=3)
+
+
+def warn_unknown(x: Tensor, mean: Tensor) -> None:
+    """Say that a model gave NaN for finite inputs; nothing if there are none.
+
+    Args:
+        x: Input.
+        mean: Class probabilities ``[B, C]``.
+    """
+    bad = _finite_rows(x) & mean.isnan().any(dim=1)
+    if count := int(bad.sum()):
+        message = _UNKNOWN.format(count=count, batch=len(x), first=int(bad.nonzero()[0]))
+        warnings.warn(message, UserWarning, stacklevel=3)
+
+
+def _finite_rows(x: Tensor) -> Tensor:
+    return torch.isfinite(x.reshape(x.shape[0], -1)).all(dim=1)
 
 
 def nothing_drawn(model: nn.Module, dropout: bool) -> str:

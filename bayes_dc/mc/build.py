@@ -28,7 +28,7 @@ _RANDOM = "it draws from torch's generator"
 _NOT_COMPUTED = "its result {index} is not computed in a plan"
 _NOTHING_DRAWN = (
     "no layer with masks comes before it, so every pass would be equal",
-    "Convert the model (bayes_dc.convert), or use nn.Dropout with p > 0.",
+    "Convert the model with p > 0 (bayes_dc.convert), or use nn.Dropout with p > 0.",
 )
 _MOVED = "it moves a tensor from {one} to {other}"
 _COPIES = frozenset({"clone", "contiguous", "_to_copy", "copy"})

@@ -1,6 +1,5 @@
 """``MonteCarloEngine``: T passes of a model in memory that was allocated beforehand."""
 
-import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -107,7 +106,6 @@ class MonteCarloEngine(FixedOptions):
         self.mode, self.link = mode, link
         self._device = example.device
         self._shape, self._dtype = example.shape[1:], example.dtype
-        self._lock = threading.RLock()
         self._plan: Plan | None = None
         self._model, self._dropout = model, dropout  # kept: nobody else may know the model
         if mode == "eager":
@@ -182,7 +180,7 @@ class MonteCarloEngine(FixedOptions):
         started = time.perf_counter()
         if self._plan is None:
             return self._eager(x, seed, sample_ids, return_samples)
-        with self._lock:
+        with lock_of(self):
             if torch.is_inference_mode_enabled():
                 with torch.inference_mode(False):
                     summary, samples = self._predict(x, seed, sample_ids, return_samples, out)
@@ -245,7 +243,7 @@ class MonteCarloEngine(FixedOptions):
         Yields:
             Nothing.
         """
-        with self._lock, torch.inference_mode(False):
+        with lock_of(self), torch.inference_mode(False):
             yield
 
     def difference(self) -> str | None:

@@ -1,5 +1,6 @@
 """The runs of an engine: calls bound for a number of inputs, and what they read beside these."""
 
+import os
 from collections import OrderedDict
 from collections.abc import Hashable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -57,6 +58,7 @@ class Runner:
         self._device, self._capture = device, capture
         self._runs: OrderedDict[Hashable, _Run] = OrderedDict()
         self._default_ids = True
+        self._process = os.getpid()
         self._stream: torch.cuda.Stream | None = None
 
     def run(self, x: Tensor, seed: int, sample_ids: Tensor | None, *, keep_samples: bool) -> None:
@@ -68,6 +70,8 @@ class Runner:
             sample_ids: int64 ``[b]``, or None for 0 … b − 1.
             keep_samples: Whether the probabilities of all passes are kept.
         """
+        if self._process != os.getpid():
+            self._start_afresh()
         self._on_this_stream()
         self.set_seed(seed)
         self._set_ids(sample_ids, len(x))
@@ -163,6 +167,12 @@ class Runner:
         except BaseException:
             self.workspace.pass_ids.copy_(self.workspace.all_passes)
             raise
+
+    def _start_afresh(self) -> None:
+        """In a forked child: another thread of the parent may have been within a run."""
+        self._process, self.seed, self._default_ids = os.getpid(), None, False
+        self.workspace.pass_ids.copy_(self.workspace.all_passes)
+        self.workspace.refresh(all_of_them=True)
 
     def _here(self) -> AbstractContextManager[object]:
         is_cuda = self._device.type == "cuda"

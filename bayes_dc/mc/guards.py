@@ -1,6 +1,7 @@
 """What a prediction leaves as it was, and layers it cannot run."""
 
 import contextlib
+import os
 import threading
 import weakref
 from collections.abc import Iterator
@@ -15,21 +16,35 @@ with those of the batch and mix inputs and passes. Train it with track_running_s
 normalisation that keeps inputs apart (nn.GroupNorm, nn.LayerNorm).
 """
 
-_locks: weakref.WeakKeyDictionary[nn.Module, threading.RLock] = weakref.WeakKeyDictionary()
-_locks_guard = threading.Lock()
+
+class _Locks:
+    """Locks by what they belong to."""
+
+    def __init__(self) -> None:
+        self.renew()
+
+    def renew(self) -> None:
+        """Forget them: what other threads held when a process was forked, none would release."""
+        self.guard = threading.Lock()
+        self.of: weakref.WeakKeyDictionary[object, threading.RLock] = weakref.WeakKeyDictionary()
 
 
-def lock_of(model: nn.Module) -> threading.RLock:
-    """One lock per model: its layers can follow one run at a time.
+_locks = _Locks()
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_locks.renew)
+
+
+def lock_of(owner: object) -> threading.RLock:
+    """One lock per model, whose layers can follow one run at a time, and per engine.
 
     Args:
-        model: Any module.
+        owner: A module or an engine.
 
     Returns:
-        The same lock for the same module object.
+        The same lock for the same object, in one process.
     """
-    with _locks_guard:
-        return _locks.setdefault(model, threading.RLock())
+    with _locks.guard:
+        return _locks.of.setdefault(owner, threading.RLock())
 
 
 def refuse_batch_statistics(model: nn.Module) -> None:

@@ -14,6 +14,7 @@ from bayes_dc.mc.arguments import (
     ids_of_rows,
     largest_magnitude,
     warn_not_finite,
+    warn_unknown,
 )
 from bayes_dc.mc.dropout import Dropout
 from bayes_dc.mc.engine_cache import passes_by_engine, why_folded
@@ -187,15 +188,17 @@ def predict_with_uncertainty(
         summary, T = found.summary, found.T
         judged = found.limits is not None and B > 0
         with torch.inference_mode(False), torch.no_grad():
-            facts = [largest_magnitude(x), summary.variance.any().double()]
+            facts = [largest_magnitude(x), summary.variance.any().double(), summary.mean.sum()]
             facts += [] if found.limits is None else found.limits
             told = torch.stack(facts).tolist()  # the one wait for the device
         p_effective = {name: layer.p_effective for name, layer in layers.items()}
     elapsed = time.perf_counter() - started
     if not math.isfinite(told[0]):
         warn_not_finite(x)
+    if math.isnan(told[2]):
+        warn_unknown(x, summary.mean)
     if judged:
-        check_probabilities(*told[2:])
+        check_probabilities(*told[3:])
     if until is not None:
         until.warn_if_missed(summary, T)
     unused = [_SILENT.format(names=", ".join(found.silent))] if found.silent else []

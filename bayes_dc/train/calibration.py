@@ -80,7 +80,7 @@ class SavedTemperature(Settings):
     """A temperature as it stands in the file.
 
     Attributes:
-        value: τ, above 0.
+        value: τ, 0.01 … 100; fits end between 0.05 and 20.
         kind: What it divides: the logits of every pass, or the log of their mean.
         standard_error: Of τ, over other inputs of the same kind.
         nll_before: NLL without it on the inputs that it was fitted on, nats.
@@ -88,7 +88,7 @@ class SavedTemperature(Settings):
         n: Number of inputs that it was fitted on.
     """
 
-    value: float = Field(gt=0)
+    value: float = Field(ge=0.01, le=100)
     kind: Literal["logits", "mean"]
     standard_error: float = Field(ge=0)
     nll_before: float

@@ -19,7 +19,7 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 TUTORIAL = REPOSITORY / "docs" / "tutorial.md"
 PYPROJECT = (REPOSITORY / "pyproject.toml").read_text(encoding="utf-8")
 CLASSES = ("bars", "checks", "plain")
-COUNTS = {"train": 24, "test": 10}  # images of a class
+COUNTS = {"train": 16, "test": 8}  # images of a class
 
 
 def blocks(language):

@@ -241,11 +241,10 @@ def test_batch_statistics_are_neither_used_nor_changed(path):
         assert torch.equal(value, before[name]), name
 
 
-@PATHS
-def test_one_input_and_batch_normalisation(path):
+def test_one_input_and_batch_normalisation():
     """source: pytorch/pytorch#4534: BatchNorm in training mode refuses a batch of one."""
     model = normed().train()
-    found = predict_with_uncertainty(model, draw(1, 6), T=10, engine=path)
+    found = predict_with_uncertainty(model, draw(1, 6), T=10)
     assert found.mean.isfinite().all()
     assert (found.variance > 0).all()
 
@@ -268,7 +267,7 @@ KINDS = {
 
 @pytest.mark.parametrize(
     ("kind", "path"),
-    [*((kind, "folded") for kind in KINDS), ("conv", "engine"), ("nested", "engine")],
+    [*((kind, "folded") for kind in KINDS), ("nested", "engine")],
 )
 def test_passes_draw_in_every_kind_of_model(kind, path):
     """source: unit8co/darts#2300: dropout for passes is not switched on everywhere."""

@@ -163,7 +163,10 @@ class Limited:
     """What became of an action in a process of its own: its result or error, as text."""
 
     def __init__(self, action, mib=256, seconds=60):
-        """Run ``action`` in a fork that may take so much more memory and processor time."""
+        """Run ``action`` in a fork that may take so much more memory and processor time.
+
+        It is killed after ten times as long, however little it does.
+        """
         read, write = os.pipe()
         sys.stdout.flush()
         with warnings.catch_warnings():
@@ -189,6 +192,7 @@ def _run(action, mib, seconds):
     used = resource.getrusage(resource.RUSAGE_SELF)
     until = int(used.ru_utime + used.ru_stime) + seconds
     resource.setrlimit(resource.RLIMIT_CPU, (until, until))
+    signal.alarm(10 * seconds)  # it may wait for ever without using the processor
     try:
         return f"returned {action()!r}"
     except BaseException as error:

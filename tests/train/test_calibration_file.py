@@ -110,7 +110,14 @@ def test_a_calibration_of_other_weights_is_refused(saved):
             "schema version 2; this version reads 1. Use bayes_dc 0.1.0, which",
         ),
         ({"T": 0}, "cannot be read: T: Input should be greater than or equal to 1."),
-        ({"fitted": {"value": -1}}, "cannot be read: fitted.value: Input should be greater than 0"),
+        (
+            {"fitted": {"value": -1}},
+            "cannot be read: fitted.value: Input should be greater than or equal to 0.01",
+        ),
+        (
+            {"fitted": {"value": 1e308}},
+            "cannot be read: fitted.value: Input should be less than or equal to 100",
+        ),
         ({"extra": 1}, "cannot be read: extra: Extra inputs are not permitted."),
     ],
 )

@@ -26,6 +26,8 @@ from bayes_dc.ops.plain.triton_strided import offsets
 
 MOST_FEATURES = 256
 _LEAST = 16
+_LEAST_OF_16_BITS = 64
+"""Features of a tile of 16-bit numbers: narrower ones failed on Hopper with Triton 3.6."""
 _LOG2_E = 1.4426950408889634
 _TOO_MANY = (
     "attention on the GPU takes at most {most} features in a head; got q {q} and v {v}. "
@@ -228,7 +230,8 @@ def launch_attention(
     seen = None if mask is None else mask.expand(*q.shape[:-1], S)
     operands = [q if t is None else t for t in (q, k, v, seen, out)]
     heads = walk(tuple(q.shape[:-2]), tuple(t.stride()[:-2] for t in operands))
-    bd, bv = (max(_LEAST, power_of_two(n)) for n in (D, DV))
+    narrow = _LEAST if _launch.INTERPRETED or q.element_size() > 2 else _LEAST_OF_16_BITS
+    bd, bv = (max(narrow, power_of_two(n)) for n in (D, DV))
     tiles = tiles or config(L, max(bd, bv), q.dtype, masked=mask is not None)
     blocks = triton.cdiv(L, tiles.queries)
     kind = "" if mask is None else "bool" if mask.dtype == torch.bool else "add"
