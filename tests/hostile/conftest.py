@@ -1,4 +1,5 @@
 import pytest
+import torch
 from damage import save_small
 
 
@@ -17,3 +18,12 @@ def checkpoint(tmp_path, pristine):
     for name, content in pristine.items():
         (folder / name).write_bytes(content)
     return folder
+
+
+@pytest.fixture(autouse=True)
+def one_thread():
+    """Threads of a small network cost more than they save, and forks have none of them."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)

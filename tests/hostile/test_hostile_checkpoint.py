@@ -215,7 +215,11 @@ def test_a_file_larger_than_memory_is_named(checkpoint, name):
     assert f"{name} cannot be read: it does not fit in memory" in text
 
 
-@pytest.mark.parametrize("deep", [b"[" * 10**6, b'{"a":' * 10**6, b"[" * 500 + b"]" * 500])
+@pytest.mark.parametrize(
+    "deep",
+    [b"[" * 10**6, b'{"a":' * 10**6, b"[" * 500 + b"]" * 500],
+    ids=["lists", "objects", "whole"],
+)
 @pytest.mark.parametrize("name", ["meta.json", "calibration.json"])
 def test_deeply_nested_descriptions_are_refused(checkpoint, name, deep):
     (checkpoint / name).write_bytes(deep)
@@ -303,7 +307,7 @@ def test_networks_that_the_weights_do_not_fit_take_no_memory(checkpoint, config)
     refused(lambda: load_model(checkpoint), "CheckpointError", checkpoint, seconds=20)
 
 
-@pytest.mark.parametrize("name", ["mlp", "cnn", "resnet18", "vgg16_bn"])
+@pytest.mark.parametrize("name", ["mlp", "resnet18"])
 @pytest.mark.parametrize("side", [2**14 + 1, 2**20, 2**40])
 def test_inputs_of_absurd_shape_take_no_memory(checkpoint, name, side):
     meta = json.loads((checkpoint / "meta.json").read_bytes())

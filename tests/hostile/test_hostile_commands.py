@@ -155,7 +155,9 @@ def test_a_hostile_configuration_is_refused_by_training(
 
 
 @pytest.mark.parametrize(
-    "content", [b"", b"%!PS-Adobe-3.0 EPSF-3.0\n", b"\x89PNG\r\n\x1a\n" + bytes(50)]
+    "content",
+    [b"", b"%!PS-Adobe-3.0 EPSF-3.0\n", b"\x89PNG\r\n\x1a\n" + bytes(50)],
+    ids=["nothing", "PostScript", "broken PNG"],
 )
 def test_a_hostile_image_is_named_by_prediction(checkpoint, scripts, capsys, tmp_path, content):
     path, out = tmp_path / "picture.png", tmp_path / "out"
@@ -178,7 +180,9 @@ REPORT = b'{"schema": "x"}'
 
 
 @pytest.mark.parametrize(
-    "content", [b"", b"[" * 10**6, REPORT, b"\xff", b"null", b'{"schema_version": 1e400}']
+    "content",
+    [b"", b"[" * 10**6, REPORT, b"\xff", b"null", b'{"schema_version": 1e400}'],
+    ids=["nothing", "deep", "another schema", "no text", "null", "infinite version"],
 )
 def test_a_hostile_report_is_named_by_comparison(scripts, capsys, tmp_path, content):
     path, plot = tmp_path / "report.json", tmp_path / "plot.png"

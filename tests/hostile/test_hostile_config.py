@@ -117,7 +117,11 @@ NETWORKS = [
 ]
 
 
-@pytest.mark.parametrize(("settings", "shape", "message"), NETWORKS)
+@pytest.mark.parametrize(
+    ("settings", "shape", "message"),
+    NETWORKS,
+    ids=["beyond all memory", "800 TB", "no machine number", "large images"],
+)
 def test_networks_larger_than_memory_are_refused(settings, shape, message):
     def build():
         build_model(ModelConfig.model_validate(settings), shape, 10)

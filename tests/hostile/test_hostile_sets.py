@@ -156,7 +156,11 @@ def test_a_set_cut_at_every_hundredth_of_its_length_is_named(path):
         assert str(caught.value).startswith(f"npz: {path} ")
 
 
-@pytest.mark.parametrize("packing", [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED, zipfile.ZIP_LZMA])
+@pytest.mark.parametrize(
+    "packing",
+    [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED, zipfile.ZIP_LZMA],
+    ids=["stored", "deflate", "lzma"],
+)
 def test_changed_bits_give_the_same_data_or_the_named_error(path, packing):
     """Every byte of the pictures has a checksum; some of the archive's own do not matter."""
     path.write_bytes(npz(packing))
@@ -257,6 +261,7 @@ def test_damaged_votes_are_named(tmp_path):
         (npy({"descr": "<i8", "fortran_order": False, "shape": (40, 10**12)}), "is not readable"),
         (npy({"descr": "|O", "fortran_order": False, "shape": (40, 4)}), "is not readable"),
     ],
+    ids=["text", "two arrays", "no array", "a pickle", "shape beyond the file", "objects"],
 )
 def test_votes_that_are_no_counts(tmp_path, content, message):
     assert message in votes_refusal(tmp_path / "votes.npz", content)

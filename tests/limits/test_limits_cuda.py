@@ -26,6 +26,9 @@ from bayes_dc.mc.statistics import Summary
 
 pytestmark = pytest.mark.gpu
 
+HERE = Path(__file__).parent
+SETTINGS = {"PYTHONPATH": str(HERE.parents[1]), "CUBLAS_WORKSPACE_CONFIG": ":4096:8"}
+
 
 def planned(model, capacity, **options):
     example = torch.zeros(1, K, dtype=next(model.parameters()).dtype, device="cuda")
@@ -122,8 +125,8 @@ def test_deterministic_algorithms_only():
     """In a process of its own, as cuBLAS reads its part of this from the environment."""
     done = subprocess.run(
         [sys.executable, "-c", _DETERMINISTIC],
-        cwd=Path(__file__).parent,
-        env={**os.environ, "CUBLAS_WORKSPACE_CONFIG": ":4096:8"},
+        cwd=HERE,
+        env={**os.environ, **SETTINGS},
         capture_output=True,
         text=True,
         check=False,

@@ -15,7 +15,6 @@ from limit_cases import (
     C,
     T,
     assert_same,
-    every_layer,
     folded,
     inputs,
     network,
@@ -83,13 +82,13 @@ def test_many_calls_of_varying_length(calls):
     assert engine.memory_bytes() == arena
 
 
-@pytest.mark.parametrize("path", ["folded", "engine"])
+@pytest.mark.parametrize("path", ["folded", pytest.param("engine", marks=pytest.mark.slow)])
 def test_many_predictions_leave_nothing(path):
     """The folded path, and an engine that predictions keep for a model."""
     model, x = network(), inputs(5)
     want = predict_with_uncertainty(model, x, T, engine=path)
     each, memory = 100, Memory()
-    for period in range(PERIODS + 1):
+    for period in range(PERIODS):
         for _ in range(each):
             assert_same(predict_with_uncertainty(model, x, T, engine=path), want)
         if period > 0:
@@ -127,7 +126,7 @@ def test_eight_threads_share_an_engine_and_its_model():
 
 def test_several_engines_at_once():
     """Two of one model, one of another; their arenas, ids and results are their own."""
-    first, second, x = network(), every_layer(), inputs(6)
+    first, second, x = network(), network(p=0.25), inputs(6)
     engines = [planned(first, 6), planned(first, 6, passes=3), planned(second, 6)]
     want = [[engine(x[:b], seed=b) for b in range(7)] for engine in engines]
     with ThreadPoolExecutor(6) as pool:
@@ -137,7 +136,7 @@ def test_several_engines_at_once():
         assert_same(got, want[e][b])
 
 
-@pytest.mark.parametrize("seeded", [False, True], ids=["torch's generator", "keys"])
+@pytest.mark.parametrize("seeded", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_predictions_between_steps_change_no_training(seeded):
     """Nor do steps spoil predictions: those of a network that was only trained."""
     x, y = inputs(23), torch.arange(23) % C

@@ -160,7 +160,7 @@ def test_numbers_that_outgrow_their_dtype_are_said(path):
     assert said[0].filename == __file__
 
 
-@pytest.mark.parametrize(("classes", "passes"), [(1, 2), (2, 1), (133, 21)])
+@pytest.mark.parametrize(("classes", "passes"), [(1, 21), (133, 1)])
 def test_sizes(classes, passes):
     """No, one, a prime number of inputs; one class; one pass."""
     model = network(classes=classes)
