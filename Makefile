@@ -30,7 +30,7 @@ lint: $(STAMP)
 	$(BIN)/mypy
 
 unit: $(STAMP)
-	$(BIN)/python -m pytest -q -m "not slow and not interpreter and not gpu"
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 -m "not slow and not interpreter and not gpu"
 
 interpreter: $(STAMP)  ## the Triton kernels, on the CPU, in Triton's interpreter
 	TRITON_INTERPRET=1 $(BIN)/python -m pytest -q -n 2 -m "interpreter and not slow"

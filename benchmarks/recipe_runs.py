@@ -38,6 +38,8 @@ PASSES, BATCH = 100, 512
 Measure = Callable[[nn.Module, Config, DatasetBundle, "Run"], dict[str, Any]]
 USER_ERRORS = (CheckpointError, ConfigError, DatasetError, TrainingError, OSError)
 """What the command, a configuration, the data or a folder is to blame for: a line says it all."""
+INDIFFERENT = ("cuda_graph", "device", "log_every", "rank_timeout_seconds")
+"""Settings of training that change no result; some are missing in older results."""
 
 
 class Run(NamedTuple):
@@ -94,9 +96,10 @@ def execute(
     waiting = []
     for run in runs:
         config = run.settings(out).model_dump(mode="json")
-        wanted = {"config": config, "passes": run.passes, "amp": run.amp, **options}
+        wanted = {"passes": run.passes, "amp": run.amp, **options}
         found = done.get(run.name, {})
-        if overwrite or any(found.get(key) != value for key, value in wanted.items()):
+        same = all(found.get(key) == value for key, value in wanted.items())
+        if overwrite or not (same and _decisive(found["config"]) == _decisive(config)):
             done.pop(run.name, None)
             waiting.append(run)
     _check(waiting, out, overwrite)
@@ -128,6 +131,12 @@ def execute(
     if failed:
         print(f"{len(failed)} runs failed", file=sys.stderr)
     return done
+
+
+def _decisive(config: dict[str, Any]) -> dict[str, Any]:
+    """The settings that a result depends on."""
+    train = {k: v for k, v in config["train"].items() if k not in INDIFFERENT}
+    return {**config, "train": train}
 
 
 def _check(runs: list[Run], out: Path, overwrite: bool) -> None:

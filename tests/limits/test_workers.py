@@ -18,7 +18,8 @@ forks = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 
 
 @pytest.mark.parametrize(
-    ("start", "workers"), [pytest.param("fork", 2, marks=forks), ("spawn", 1), (None, 0)]
+    ("start", "workers"),
+    [pytest.param("fork", 2, marks=forks), pytest.param("spawn", 1, marks=pytest.mark.slow)],
 )
 def test_workers_of_a_data_loader_use_the_kernels(start, workers):
     """Beside a parent that has used, and goes on using, threads of its own."""
