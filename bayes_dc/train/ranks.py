@@ -132,7 +132,9 @@ class Ranks:
             import torch.distributed as dist
 
             for tensor in model.state_dict().values():
-                self._together(lambda tensor=tensor: dist.broadcast(tensor, 0))  # type: ignore[misc]
+                dense = tensor.contiguous()  # channels last in memory is not what broadcast takes
+                self._together(lambda dense=dense: dist.broadcast(dense, 0))  # type: ignore[misc]
+                tensor.copy_(dense)
 
     def _together(self, call: Callable[[], object]) -> None:
         """Make a call of all ranks; say who is missing where it fails."""
@@ -140,7 +142,7 @@ class Ranks:
             call()
         except RuntimeError as error:
             silent = ", ".join(map(str, self._silent())) or "none"
-            reason = str(error).strip().splitlines()[0]
+            reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
             raise TrainingError(
                 f"rank {self.rank} of {self.size} lost contact to the others; ranks that no longer "
                 f"answer: {silent} ({reason}). What stopped them is in their own output and in the "

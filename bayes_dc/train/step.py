@@ -134,9 +134,10 @@ class TrainingStep:
             with torch.cuda.graph(graph, capture_error_mode="thread_local"):
                 results = self._gradients(inputs, classes, samples)
         except RuntimeError as error:
+            reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
             raise TrainingError(
-                "a step of this network cannot be captured as a CUDA graph "
-                f"({str(error).strip().splitlines()[0]}). Set train.cuda_graph: false."
+                f"a step of this network cannot be captured as a CUDA graph ({reason}). Set "
+                "train.cuda_graph: false."
             ) from error
         gradients = [(p, p.grad) for p in self._model.parameters() if p.grad is not None]
         # Keys are attached anew in every epoch, with the same words: those captured must stay.

@@ -3,11 +3,12 @@
 import copy
 import json
 
-import jsonschema
 import pytest
 
 from bayes_dc.report import ReportError, published_schema, read_report, write_report
 from bayes_dc.report.layout import Report
+
+jsonschema = pytest.importorskip("jsonschema", reason="the schema is checked by jsonschema")
 
 
 @pytest.fixture(scope="module")

@@ -40,6 +40,16 @@ def resume(folder, rank):
     train(folder, rank, resume=True)
 
 
+def share(folder, rank):
+    """Weights of rank 0 for all, also where channels are last in memory."""
+    torch.manual_seed(rank)
+    model = torch.nn.Sequential(torch.nn.Conv2d(3, 4, 3), torch.nn.BatchNorm2d(4))
+    model = model.to(memory_format=torch.channels_last)
+    with joined_ranks("cpu", 30) as ranks:
+        ranks.same_weights(model)
+    torch.save(model.state_dict(), f"{folder}-rank{rank}.pt")
+
+
 def die(folder, rank):
     """Rank 1 dies at its seventh step."""
     step = TrainingStep.__call__

@@ -65,6 +65,13 @@ def test_ranks_resume(trained, tmp_path):
     assert metrics_of(tmp_path / "3") == metrics_of(trained / "3")
 
 
+def test_ranks_start_with_the_weights_of_rank_0(tmp_path):
+    assert run_ranks(tmp_path, "share", 2).splitlines() == ["2 [0, 0]"]
+    first, second = (torch.load(tmp_path / f"2-rank{rank}.pt") for rank in (0, 1))
+    for name, value in first.items():
+        assert torch.equal(value, second[name])
+
+
 def test_a_dead_rank_ends_the_run(tmp_path):
     *said, codes = run_ranks(tmp_path, "die", 3).splitlines()
     assert codes == f"3 [{2 << 8}, 9, {2 << 8}]"
