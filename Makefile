@@ -24,12 +24,12 @@ demo: $(STAMP)  ## train on the digits data set, predict with uncertainty, write
 
 test: lint unit interpreter  ## everything CI runs
 
-lint: $(STAMP)
+lint: $(STAMP)  ## ruff and mypy
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-unit: $(STAMP)
+unit: $(STAMP)  ## the tests that need neither a GPU nor Triton's interpreter
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 -m "not slow and not interpreter and not gpu"
 
 interpreter: $(STAMP)  ## the Triton kernels, on the CPU, in Triton's interpreter

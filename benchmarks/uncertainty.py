@@ -1,4 +1,4 @@
-"""README's table of uncertainty: ``python -m benchmarks.uncertainty mnist --seeds 0 1 2``.
+"""Uncertainty in docs/measured.md: ``python -m benchmarks.uncertainty mnist --seeds 0 1 2``.
 
     mnist      32c5-p2-64c5-p2-500-10 on all 60 000 images: DropConnect with masks for every row and
                sample, and with a mask for every pass; dropout; the plain network

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from bayes_dc.mc import predict_with_uncertainty
+from bayes_dc.mc.guards import lock_of
 from bayes_dc.mc.passes import EngineChoice
 from bayes_dc.nn import DropConnectModule, dropconnect_layers
 from bayes_dc.types import Link
@@ -59,12 +60,14 @@ def joint_samples(
     Source:
         Kirsch, van Amersfoort, Gal 2019, NeurIPS, arXiv 1906.08158 (there: consistent dropout).
     """
+    model = getattr(model, "_orig_mod", model)  # what torch.compile was given, as for the lock
     layers = dropconnect_layers(model)
     gaussian = [name or "the model" for name, m in layers.items() if m.sampler == "gaussian"]
     if gaussian:
         raise ValueError(_GAUSSIAN.format(names=", ".join(gaussian)))
-    ids = torch.zeros(len(x), dtype=torch.int64, device=x.device)
-    with _shared(list(layers.values())):
+    rows = len(x) if isinstance(x, Tensor) and x.ndim else 0  # what does not fit is refused below
+    ids = torch.zeros(rows, dtype=torch.int64, device=getattr(x, "device", None))
+    with lock_of(model), _shared(list(layers.values())):
         prediction = predict_with_uncertainty(
             model, x, T, seed=seed, sample_ids=ids, return_samples=True, link=link, engine=engine
         )

@@ -31,6 +31,7 @@ _NOTHING_DRAWN = (
     "Convert the model with p > 0 (bayes_dc.convert), or use nn.Dropout with p > 0.",
 )
 _MOVED = "it moves a tensor from {one} to {other}"
+_RECURRENT = frozenset(("lstm", "gru", "rnn_tanh", "rnn_relu"))
 _COPIES = frozenset({"clone", "contiguous", "_to_copy", "copy"})
 
 
@@ -193,6 +194,8 @@ class Builder(Constants, Followers):
         node.outs = place_rows(node, node.outs, operands)
         rule = self.rules(node.target, self.device.type)
         random = torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ())
+        if name in _RECURRENT:
+            random = False  # their dropout was refused, or left off, when it was called
         if random and (rule is None or node.kind == "constant"):
             plan_errors.refuse(node.op, node.name, node.source, _RANDOM)
         if node.kind == "constant":

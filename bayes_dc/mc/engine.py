@@ -42,8 +42,9 @@ class MonteCarloEngine(FixedOptions):
 
     Weights may be changed in place (by an optimizer, ``load_state_dict``); the next call sees them.
     Writes through ``parameter.data`` need ``refresh()`` where the plan holds constants computed
-    from weights (folded BatchNorm). Weights that are replaced, moved or converted, modules that
-    are exchanged and options such as ``p`` that change are refused by name. Nothing warns of
+    from weights (folded BatchNorm). Weights that are replaced, moved or converted, modules, hooks
+    and functions that are exchanged, options such as ``p`` that change are refused by name; what
+    lies elsewhere (globals, objects of other classes) is frozen unseen. Nothing warns of
     infinite inputs or passes without variance; ``predict_with_uncertainty`` does.
 
     Args:
@@ -124,7 +125,7 @@ class MonteCarloEngine(FixedOptions):
             )
             classes = plan.output.shape[-1]
             assert isinstance(classes, int), plan.output.shape
-            self._guard = Guard(model)
+            self._guard = Guard(model, [storage.tensor for storage in plan.constants])
             self.p_effective = {name: layer.p_effective for name, layer in layers.items()}
             self.active_dropout = active_dropout(model, plan.sites) if dropout else {}
             self.silent_dropout = silent_dropout(model, plan.sites) if dropout else []
@@ -228,7 +229,7 @@ class MonteCarloEngine(FixedOptions):
         """
         b = check_input(x, self._shape, self._dtype, self._device, self.capacity)
         check_no_autocast(self._device.type)
-        self._guard.check()
+        self._guard.check(lock_of(self._model) if "_model" in self.__dict__ else None)
         self._runner.workspace.refresh()
         if b:
             self._runner.run(x, seed, sample_ids, keep_samples=return_samples)

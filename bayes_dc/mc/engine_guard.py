@@ -2,17 +2,19 @@
 
 import operator
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from itertools import chain
 from typing import Any, NamedTuple
 
-import torch
 from torch import Tensor, nn
 
-_SCALARS = (bool, int, float, str, type(None), torch.dtype)
+from bayes_dc.mc.engine_values import address, brief, called, differ, frozen, is_plain
+
 _KINDS = {"Parameter": "_parameters", "Buffer": "_buffers", "Module": "_modules"}
 _OPTIONS = {"T", "capacity", "mode", "link"}
-_HIDDEN = {"training", "call_super_init", "dump_patches", "masks"}
+_HIDDEN = {"training", "call_super_init", "dump_patches", "masks", "forward", "_version"}
+_HIDDEN |= set(nn.Module().__dict__)
 
 _REPLACED = (
     "{kind} {name!r} is another tensor, or has other memory, than when the engine was planned: "
@@ -22,12 +24,20 @@ _REPLACED = (
 _OTHER_OBJECT = "it was replaced (assigned to, or loaded with load_state_dict(assign=True))"
 _OTHER_MEMORY = "it was moved or converted (model.to(…), parameter.data = …)"
 _CHANGED = (
-    "{what} of {where} was {was!r} when the engine was planned and is {now!r} now. Make a new "
+    "{what} of {where} was {was} when the engine was planned and is {now} now. Make a new "
     "MonteCarloEngine, or set it back."
 )
 _STRUCTURE = (
     "The parts of {where} are others than when the engine was planned: {was} then, {now} now. "
     "Make a new MonteCarloEngine."
+)
+_CALLED = (
+    "A call of {where} does something else than when the engine was planned: its class, its "
+    "forward or its hooks are others. Make a new MonteCarloEngine."
+)
+_COPIED = (
+    "An engine cannot be copied or pickled: its calls are bound to its memory and to the weights "
+    "of its model. Copy or save the model, and make a MonteCarloEngine with the copy."
 )
 _FIXED = (
     "{name} of an engine cannot be changed: its memory was planned for {name} = {was!r}. Make a "
@@ -36,7 +46,11 @@ _FIXED = (
 
 
 class FixedOptions:
-    """Refuses other values of the options that an engine was planned for."""
+    """Refuses other values of the options that an engine was planned for, and copies of it."""
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        """Refuse copies and pickles."""
+        raise TypeError(_COPIED)
 
     def __setattr__(self, name: str, value: Any) -> None:
         """Set an attribute; an option only once."""
@@ -60,6 +74,16 @@ class _Options(NamedTuple):
     values: Any
 
 
+class _Other(NamedTuple):
+    """An attribute that is a container, a function, a tensor, or stands in the class."""
+
+    where: str
+    module: weakref.ref[nn.Module]
+    name: str
+    was: Any
+    shown: str
+
+
 class _Held(NamedTuple):
     """A module, and the names, ids and classes of its parameters, buffers and modules."""
 
@@ -77,30 +101,46 @@ class Guard:
 
     Args:
         model: The model.
+        constants: Tensors that were planned for, to know which plain attributes are among them.
     """
 
-    def __init__(self, model: nn.Module) -> None:
+    def __init__(self, model: nn.Module, constants: Sequence[Tensor | None] = ()) -> None:
+        self._planned = {address(t) for t in constants if t is not None} - {0}
         self._options: list[_Options] = []
+        self._others: list[_Other] = []
+        self._where: list[str] = []
         self._held: list[_Held] = []
         self._modules: list[weakref.ref[nn.Module]] = []
         self._entries: list[dict[str, Any]] = []  # the dictionaries of the modules, not these
         self._names: list[str] = []
+        self._kinds: list[str] = []
         self._tensors: list[Tensor] = []
         for name, module in model.named_modules():
             where = f"module {name!r}" if name else "the model"
             self._note_options(where, module)
+            self._note_others(name, where, module)
             self._note_parts(name, module)
+            self._where.append(where)
+        self._calls = [called(ref()) for ref in self._modules]
         self._addresses = [t.data_ptr() for t in self._tensors]
         self._shapes = [t.shape for t in self._tensors]
         self._parts = self._ids()
 
-    def check(self) -> None:
+    def check(self, lock: AbstractContextManager[object] | None = None) -> None:
         """See that everything is as it was; about a tenth of a microsecond for each of it.
+
+        Args:
+            lock: Of the model: under it the answer counts, as another thread may be tracing the
+                model, which puts other tensors in the place of its weights meanwhile.
 
         Raises:
             ModelChanged: If not, with the names.
         """
-        if (message := self.difference()) is not None:
+        message = self.difference()
+        if message is not None and lock is not None:
+            with lock:
+                message = self.difference()
+        if message is not None:
             raise ModelChanged(message)
 
     def difference(self) -> str | None:
@@ -113,8 +153,13 @@ class Guard:
             return self._moved()
         if [t.shape for t in self._tensors] != self._shapes:
             return self._moved()
-        if None in [module() for module in self._modules] or self._ids() != self._parts:
+        modules = [module() for module in self._modules]
+        if None in modules or self._ids() != self._parts:
             return next(filter(None, map(_parts_changed, self._held)), None)
+        calls = list(map(called, modules))
+        if calls != self._calls:
+            pairs = zip(self._where, calls, self._calls, strict=True)
+            return _CALLED.format(where=next(where for where, now, was in pairs if now != was))
         for options in self._options:
             module = options.module()
             if module is None:  # its owner was asked before
@@ -125,11 +170,18 @@ class Guard:
                 return _CHANGED.format(
                     what=f"Attribute {missing.args[0]!r}",
                     where=options.where,
-                    was="set",
-                    now="gone",
+                    was="'set'",
+                    now="'gone'",
                 )
-            if now is not options.values and now != options.values:
+            if now is not options.values and differ(now, options.values):
                 return _option_changed(options, now)
+        for other in self._others:
+            now = getattr(other.module(), other.name, "gone")
+            if frozen(now) != other.was:
+                what = f"Attribute {other.name!r}"
+                return _CHANGED.format(
+                    what=what, where=other.where, was=other.shown, now=brief(now)
+                )
         return None
 
     def _note_options(self, where: str, module: nn.Module) -> None:
@@ -137,12 +189,33 @@ class Guard:
         names = tuple(
             name
             for name, value in attributes.items()
-            if name not in _HIDDEN and not name.startswith("_") and _is_plain(value)
+            if name not in _HIDDEN and not name.startswith("__") and is_plain(value)
         )
         if names:
             read = operator.itemgetter(*names)
             ref, values = weakref.ref(module), read(attributes)
             self._options.append(_Options(where, ref, names, read, values))
+
+    def _note_others(self, of: str, where: str, module: nn.Module) -> None:
+        attributes = module.__dict__
+        shared = {  # what a forward finds in the class where the module has none of its own
+            name: value
+            for kind in reversed(type(module).__mro__)
+            if kind is not nn.Module
+            for name, value in vars(kind).items()
+            if name not in attributes and is_plain(value)
+        }
+        for name, value in (shared | attributes).items():
+            own_plain = name in attributes and is_plain(value)
+            if name in _HIDDEN or name.startswith("__") or own_plain:
+                continue
+            if isinstance(value, Tensor):
+                if address(value) not in self._planned:
+                    continue
+                self._note_tensor("Attribute", f"{of}.{name}" if of else name, value)
+            was = frozen(value)
+            if was is not None:
+                self._others.append(_Other(where, weakref.ref(module), name, was, brief(value)))
 
     def _note_parts(self, name: str, module: nn.Module) -> None:
         was = {
@@ -153,8 +226,13 @@ class Guard:
         self._modules.append(weakref.ref(module))
         self._entries += [module.__dict__[of] for of in _KINDS.values()]
         for part, tensor in _tensors_of(module):
-            self._names.append(f"{name}.{part}" if name else part)
-            self._tensors.append(tensor)
+            kind = "Parameter" if isinstance(tensor, nn.Parameter) else "Buffer"
+            self._note_tensor(kind, f"{name}.{part}" if name else part, tensor)
+
+    def _note_tensor(self, kind: str, name: str, tensor: Tensor) -> None:
+        self._kinds.append(kind)
+        self._names.append(name)
+        self._tensors.append(tensor)
 
     def _ids(self) -> list[int]:
         """Identities of all parameters, buffers and modules."""
@@ -162,13 +240,14 @@ class Guard:
 
     def _moved(self) -> str:
         """The first tensor with other memory."""
-        before = zip(self._names, self._tensors, self._addresses, self._shapes, strict=True)
-        name, tensor = next(
-            (name, tensor)
-            for name, tensor, address, shape in before
-            if tensor.data_ptr() != address or tensor.shape != shape
+        before = zip(
+            self._kinds, self._names, self._tensors, self._addresses, self._shapes, strict=True
         )
-        kind = "Parameter" if isinstance(tensor, nn.Parameter) else "Buffer"
+        kind, name = next(
+            (kind, name)
+            for kind, name, tensor, place, shape in before
+            if tensor.data_ptr() != place or tensor.shape != shape
+        )
         return _REPLACED.format(kind=kind, name=name, how=_OTHER_MEMORY)
 
 
@@ -191,13 +270,6 @@ def _parts_changed(held: _Held) -> str | None:
     return _STRUCTURE.format(where=where, was=then, now=_described(today))
 
 
-def _is_plain(value: object) -> bool:
-    """Whether a value can be compared with a later one of its name, and says all there is to it."""
-    if isinstance(value, tuple):
-        return all(map(_is_plain, value))
-    return isinstance(value, _SCALARS)
-
-
 def _tensors_of(module: nn.Module) -> Iterator[tuple[str, Tensor]]:
     for entries in (module._parameters, module._buffers):
         for name, tensor in entries.items():
@@ -211,9 +283,11 @@ def _option_changed(options: _Options, now: Any) -> str:
     if len(options.names) == 1:
         was, now = (was,), (now,)
     name, before, after = next(
-        (n, a, b) for n, a, b in zip(options.names, was, now, strict=True) if a != b
+        (n, a, b) for n, a, b in zip(options.names, was, now, strict=True) if differ(a, b)
     )
-    return _CHANGED.format(what=f"Attribute {name!r}", where=options.where, was=before, now=after)
+    return _CHANGED.format(
+        what=f"Attribute {name!r}", where=options.where, was=brief(before), now=brief(after)
+    )
 
 
 def _described(kinds: dict[str, str]) -> str:

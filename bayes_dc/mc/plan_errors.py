@@ -31,7 +31,7 @@ class PlanError(ValueError):
 
     def __init__(self, op: str, node: str, source: str, why: str, remedy: str) -> None:
         where = _SOURCE.format(source=source) if source else ""
-        remedy = remedy or f"{FOLDED[0].upper()}{FOLDED[1:]}."
+        remedy = remedy or f"A call of {FOLDED}."
         super().__init__(_REFUSED.format(op=op, node=node, source=where, why=why, remedy=remedy))
         self.op, self.node, self.source, self.why, self.remedy = op, node, source, why, remedy
 

@@ -4,6 +4,7 @@ import operator
 import re
 from typing import Any
 
+import torch
 from torch import Tensor, fx, nn
 from torch.export import ExportedProgram
 
@@ -34,6 +35,10 @@ _FROM_ROWS = (
 _BY_DATA = (
     "a size depends on the values of the input",
     "Compute with a mask (torch.where) rather than with a selection of entries.",
+)
+_NUMBER = (
+    "it makes a Python number of a tensor, which may be another at the next call",
+    "Keep it a tensor: x * self.scale rather than x * self.scale.item() or float(self.scale).",
 )
 _OTHER_SIZE = "a size is {one} for {rows} rows and {two} for {others}: it mixes rows"
 _MUTATES = (
@@ -129,6 +134,8 @@ class Merger:
         node = Node(a.name, op, a.target, source=source)
         kinds = {self.made[read].kind for read in a.all_input_nodes}
         values: tuple[Any, Any] = (a.meta.get("val"), b.meta.get("val"))
+        if isinstance(values[0], (torch.SymFloat, torch.SymInt, torch.SymBool)):
+            plan_errors.refuse(op, a.name, source, *_NUMBER)
         node.many = isinstance(values[0], (tuple, list))
         results = list(zip(*values, strict=True)) if node.many else [values]
         if op.startswith("bayes_dc.planned") or "folded" in kinds:

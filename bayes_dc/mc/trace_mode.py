@@ -16,7 +16,7 @@ from bayes_dc.mc.markers import planned_conv2d, planned_dropout, planned_linear
 from bayes_dc.mc.plan_types import Site
 from bayes_dc.nn import MaskKeys, dropconnect_layers
 from bayes_dc.nn.dropout import check_batched
-from bayes_dc.ops import dropconnect_conv2d, dropconnect_linear
+from bayes_dc.ops import _arguments, dropconnect_conv2d, dropconnect_linear
 from bayes_dc.ops.dropout import keyed_dropout
 from bayes_dc.ops.dropout.api import ALPHA
 from bayes_dc.rng import keep_digits
@@ -31,6 +31,11 @@ _INPUTS_FIRST = (
     "Keep the inputs along the first dimension, [B, L, K] rather than [L, B, K] or [B · L, K] for "
     "L tokens (batch_first=True); for one image or row give x its rows first (x[None]).",
 )
+_DTYPES = (
+    "it gets {dtypes}, which torch does not multiply",
+    "Give the input the dtype of the model (x.float() for one of float32), or convert the model.",
+)
+_PRODUCTS = {F.linear, F.conv1d, F.conv2d, F.conv3d, dropconnect_linear, dropconnect_conv2d}
 _BY_TORCH = (
     "torch draws its dropout (p = {p}) itself, from a generator",
     "Pass dropout=False, which leaves dropout off, or engine='folded', where it is seeded.",
@@ -123,6 +128,8 @@ class TraceMode(TorchFunctionMode):
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
         kwargs = kwargs or {}
+        if func in _PRODUCTS:
+            _check_dtypes(func, (*args, *kwargs.values()))
         if func in self._MARKED:
             key = kwargs.get("key")
             if not isinstance(key, SiteKey):
@@ -157,8 +164,9 @@ class TraceMode(TorchFunctionMode):
         self, x: Tensor, weight: Tensor, bias: Tensor | None = None, **options: Any
     ) -> Tensor:
         p = options["p"]
+        x, weight, bias = _arguments.autocast(x, weight, bias)
         if keep_digits(p).bits == 0 or x.shape[-1:] != weight.shape[1:] or x.dtype != weight.dtype:
-            return F.linear(x, weight, bias)  # which says what does not fit
+            return F.linear(x, weight, bias)  # which says what sizes do not fit
         index = self._add(
             x,
             2,
@@ -182,6 +190,7 @@ class TraceMode(TorchFunctionMode):
         groups: int = 1,
         **options: Any,
     ) -> Tensor:
+        x, weight, bias = _arguments.autocast(x, weight, bias)
         plain = F.conv2d(x, weight, bias, stride, padding, dilation, groups)
         p = options["p"]
         if keep_digits(p).bits == 0:
@@ -261,6 +270,15 @@ class TraceMode(TorchFunctionMode):
         dropconnect_conv2d: _conv2d,
         keyed_dropout: _keyed,
     }
+
+
+def _check_dtypes(func: Callable[..., Any], operands: tuple[Any, ...]) -> None:
+    """Refuse operands of several dtypes, which tensors without values are multiplied in."""
+    tensors = [t for t in operands if isinstance(t, Tensor)]
+    dtypes = dict.fromkeys(str(t.dtype) for t in tensors)
+    if len(dtypes) > 1 and not torch.is_autocast_enabled(tensors[0].device.type):
+        why = _DTYPES[0].format(dtypes=" and ".join(dtypes))
+        plan_errors.refuse(func.__name__, "the forward", "", why, _DTYPES[1])
 
 
 def _factor(p: float, scale: str) -> float:

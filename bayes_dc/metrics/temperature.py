@@ -38,6 +38,14 @@ _IMPOSSIBLE = (
     "{count} of {n} labels were given probability 0 (first: input {first}), so the NLL is infinite "
     "at every temperature. Look at these inputs: a label may be wrong."
 )
+_ONE = (
+    "a temperature needs at least 2 inputs, to say how well it is known; got {n}. Fit on more "
+    "inputs, or use no temperature."
+)
+_FLAT = (
+    "every pass gives all classes the same probability, which no temperature changes. Check that "
+    "the network was trained."
+)
 _SURE = (
     "the NLL of these {n} inputs falls down to the least temperature, {bound}: {wrong} of them are "
     "wrong, too few to say how sure the network may be. Fit on more inputs, or use no temperature."
@@ -83,20 +91,25 @@ def fit_temperature(
         The fit; τ to about six digits.
 
     Raises:
-        ValueError: If an argument is out of range, a label has probability 0, or the least NLL lies
-            at a bound of 0.05 … 20, where the inputs say too little.
+        ValueError: If an argument is out of range, there is one input, a label has probability 0,
+            all probabilities are equal, or the least NLL lies at a bound of 0.05 … 20, where the
+            inputs say too little.
     """
     if kind not in get_args(TemperatureKind):
         raise ValueError(_KIND.format(allowed=get_args(TemperatureKind), got=kind))
     samples = check_distribution(samples, "samples", "[T, B, C]", ndim=3)
     mean = samples.mean(dim=0)
     labels = check_labels(labels, mean)
+    if len(labels) < 2:
+        raise ValueError(_ONE.format(n=len(labels)))
     logs = (mean[None] if kind == "mean" else samples).log()
     picked = mean.gather(1, labels[:, None])[:, 0]
     if not picked.all():
         none = (picked == 0).nonzero().flatten().tolist()
         text = _IMPOSSIBLE.format(count=len(none), n=len(labels), first=none[0])
         raise ValueError(text)
+    if (logs == logs[..., :1]).all():
+        raise ValueError(_FLAT)
 
     def nll(u: float) -> Tensor:
         """NLL of every input at τ = exp(u)."""

@@ -29,6 +29,7 @@ _NOTHING = (
     "is given. Ask for one of them."
 )
 _TWO = "a policy has one target; got risk {risk} and coverage {coverage}. Give one of them."
+_LABELS = "labels must be int64 [{n}], one for each input of the prediction; got {got}."
 _NOT_FINITE = (
     "{count} of {n} validation inputs have no finite prediction (first: position {first}), so "
     "nothing can be promised. Look for NaN or extreme values in these inputs, or train again."
@@ -84,7 +85,9 @@ def calibrate(
         raise ValueError(_TWO.format(risk=target_risk, coverage=target_coverage))
     if temperature == "none" and not wanted:
         raise ValueError(_NOTHING)
-    n = len(labels)
+    n = len(prediction.mean)
+    if labels.shape != (n,):
+        raise ValueError(_LABELS.format(n=n, got=list(labels.shape)))
     broken = (~prediction.mean.isfinite().all(dim=1)).nonzero().flatten().tolist()
     if broken:
         raise ValueError(_NOT_FINITE.format(count=len(broken), n=n, first=broken[0]))

@@ -110,7 +110,9 @@ class TrainingStep:
         """Share of the loss, right predictions, and fresh gradients of the parameters."""
         self._optimizer.zero_grad(set_to_none=True)
         if len(x) == 0:
-            return torch.zeros((), device=x.device), torch.zeros_like(y).sum()
+            nothing = torch.zeros((), device=x.device)
+            self.scaler.scale(nothing)  # its state is made by the first loss
+            return nothing, torch.zeros_like(y).sum()
         try:
             with _autocast(self._settings.amp, self._device):
                 logits = self._model(x).float()

@@ -1,5 +1,7 @@
 """Joint samples: one function for all inputs in a pass, the same in every batch."""
 
+import threading
+
 import pytest
 import torch
 from torch import nn
@@ -117,3 +119,27 @@ def test_predictions_before_and_after_are_not_disturbed(network):
     for other in joint[1:]:
         assert (other - joint[0]).abs().max() < 1e-5
     assert (joint[0].mean(0) - before[0]).abs().max() > 1e-4
+
+
+def test_predictions_of_another_thread_keep_their_own_masks():
+    """The scope of the layers is another while joint samples are drawn."""
+    torch.manual_seed(0)
+    model = nn.Sequential(DropConnectLinear(6, 3, p=0.5, scope="sample"))
+    x, drawn, wrong = torch.randn(4, 6), [], []
+    want = bayes_dc.predict_with_uncertainty(model, x, 5).mean
+    worker = threading.Thread(
+        target=lambda: drawn.extend(joint_samples(model, x, 5) for _ in "123")
+    )
+    worker.start()
+    while worker.is_alive():
+        if not torch.equal(bayes_dc.predict_with_uncertainty(model, x, 5).mean, want):
+            wrong.append(1)
+    worker.join()
+    assert len(drawn) == 3
+    assert not wrong
+
+
+@pytest.mark.parametrize("x", [[1.0, 2.0], torch.tensor(1.0)], ids=["list", "scalar"])
+def test_inputs_that_are_no_rows_are_refused(x):
+    with pytest.raises(TypeError, match="x must be a tensor with the inputs along its first dim"):
+        joint_samples(linear(), x, 3)

@@ -335,3 +335,27 @@ def test_an_engine_keeps_its_model():
         model = None
         gc.collect()
         assert torch.equal(engine(x).mean, want)
+
+
+@pytest.mark.parametrize("kind", ["linear", "conv2d"])
+def test_autocast_within_a_forward(kind):
+    """Layers with masks compute in its dtype, as in the folded path."""
+
+    class Within(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.inner = network(scope="row") if kind == "linear" else convnet()
+
+        def forward(self, x):
+            with torch.autocast("cpu", torch.bfloat16):
+                return self.inner(x).float()
+
+    torch.manual_seed(0)
+    model = Within().eval()
+    x = inputs(model.inner, 3)
+    engine = MonteCarloEngine(model, x, T, mode="workspace")
+    drawn = [value for step in engine.plan.steps if "planned" in step.op for value in step.writes]
+    assert {value.dtype for value in drawn} == {torch.bfloat16}
+    if kind == "linear":  # torch's own convolutions round by the number of rows
+        got, want = engine(x, return_samples=True), folded(model, x)
+        assert (got.samples - want.samples).abs().max() <= 2**-12

@@ -163,3 +163,29 @@ def test_aligned_views():
     assert constant.shape == (1, 1, 1, 1, 2)
     assert folded.layout(3, 5).strides == (60, 12, 4, 2, 1)
     assert plain.layout(3, 5).strides == (12, 0, 4, 2, 1)
+
+
+def test_numbers_made_of_tensors():
+    """They would be frozen: the tensor may be another at the next call."""
+    model, x = of(lambda m, x: m.head(x * m.scale.item()), head=head())
+    model.register_buffer("scale", torch.tensor(2.0))
+    with pytest.raises(
+        PlanError, match=r"it makes a Python number of a tensor, which may be anoth"
+    ):
+        planned(model, x, T)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float64, torch.int64])
+@pytest.mark.parametrize("first", [nn.Linear, DropConnectLinear])
+def test_inputs_of_another_dtype(first, dtype):
+    """Tensors without values are multiplied in any dtypes; those of a call are not."""
+    model, x = of(lambda m, x: m.head(m.first(x)), first=first(4, 4), head=head())
+    with pytest.raises(PlanError, match=rf"it gets {dtype} and torch.float32, which torch does no"):
+        planned(model, x.to(dtype), T)
+
+
+def test_recurrent_layers_draw_nothing():
+    model, x = of(lambda m, x: m.head(m.cell(x)[0][:, -1]), (3, 4), head=head())
+    model.cell = nn.LSTM(4, 4, batch_first=True)
+    with pytest.raises(PlanError, match="there is no rule for it on cpu"):
+        build_plan(model, x, T)

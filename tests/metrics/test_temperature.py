@@ -128,3 +128,10 @@ def test_arguments_are_refused():
         fit_temperature(samples[0], labels)
     with pytest.raises(ValueError, match="labels must have shape"):
         fit_temperature(samples, labels[:2])
+
+
+def test_a_single_input_and_flat_predictions_are_refused():
+    with pytest.raises(ValueError, match="at least 2 inputs, to say how well it is known; got 1"):
+        fit_temperature(torch.full((2, 1, 4), 0.25), torch.zeros(1, dtype=torch.int64))
+    with pytest.raises(ValueError, match="every pass gives all classes the same probability"):
+        fit_temperature(torch.full((2, 3, 4), 0.25), torch.zeros(3, dtype=torch.int64))

@@ -163,3 +163,10 @@ def test_a_refused_target_says_what_halves_cost(data):
     with pytest.raises(PolicyError, match="600 calibration inputs are too few") as caught:
         calibrate(prediction, labels, temperature="none", target_risk=0.001)
     assert "half" not in str(caught.value)
+
+
+def test_labels_of_other_inputs_are_refused(data):
+    """Too few of them would be taken for those of the first inputs."""
+    prediction, labels = data
+    with pytest.raises(ValueError, match=r"labels must be int64 \[600\], one for each input of th"):
+        calibrate(prediction, labels[:-1])
