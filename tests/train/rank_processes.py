@@ -75,10 +75,10 @@ def fork(task, folder, rank, world, port):
     try:
         task(folder, rank)
     except TrainingError as error:
-        print(f"rank {rank}: {error}", flush=True)
+        os.write(1, f"rank {rank}: {error}\n".encode())  # in one piece, unlike print
         code = 2
     except BaseException as error:
-        print(f"rank {rank}: {type(error).__name__} {error}", flush=True)
+        os.write(1, f"rank {rank}: {type(error).__name__} {error}\n".encode())
         code = 3
     os._exit(code)
 
