@@ -108,7 +108,8 @@ FORWARD = [
     {"rows": 2, "quads": 1, "lanes": 16},
 ]
 CONFIGURATIONS = [
-    *(("y", options) for options in FORWARD),
+    *(pytest.param("y", options, marks=pytest.mark.slow) for options in FORWARD[1:]),
+    ("y", FORWARD[0]),
     *(
         ("dx", {"rows": rows, "lanes": lanes, "quads": quads})
         for rows, lanes, quads in ((1, 32, 32), (2, 16, 2), (4, 32, 8))

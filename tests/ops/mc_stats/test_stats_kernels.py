@@ -139,7 +139,7 @@ def test_chunks_change_no_bit(classes, device):
 
 
 @pytest.mark.parametrize("device", BACKENDS)
-@pytest.mark.parametrize("classes", [1, 2, 10, 133])
+@pytest.mark.parametrize("classes", [1, 2, 10, pytest.param(133, marks=pytest.mark.slow)])
 def test_inputs_beside_change_no_bit(classes, device):
     values = logits((21, 11, classes))
     _, want, _ = run(values, device)
