@@ -22,6 +22,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from bayes_dc.command_line import positive_integer, unsigned_64
 from benchmarks import recipe_runs
 from benchmarks.recipe_runs import PASSES, Run
 
@@ -64,12 +65,12 @@ def parse_arguments() -> argparse.Namespace:
     )
     names = ("mnist_mlp", "mnist_cnn", "cifar10", "finetune", "sweep", "speed")
     parser.add_argument("recipe", choices=names)
-    parser.add_argument("--seeds", type=_seed, nargs="+", default=[0, 1, 2])
-    parser.add_argument("--jobs", type=_positive, default=1, help="runs side by side")
+    parser.add_argument("--seeds", type=unsigned_64, nargs="+", default=[0, 1, 2])
+    parser.add_argument("--jobs", type=positive_integer, default=1, help="runs side by side")
     parser.add_argument("--devices", nargs="+", default=[], metavar="GPU", help="default: all")
     parser.add_argument("--out", type=Path, default=Path("checkpoints"))
     parser.add_argument("--results", type=Path, default=recipe_runs.RESULTS)
-    parser.add_argument("--passes", type=_positive, default=PASSES, metavar="T")
+    parser.add_argument("--passes", type=positive_integer, default=PASSES, metavar="T")
     parser.add_argument("--amp", action="store_true", help="evaluate under bf16 autocast")
     parser.add_argument("--overwrite", action="store_true", help="train again what is there")
     parser.add_argument(
@@ -85,22 +86,6 @@ def parse_arguments() -> argparse.Namespace:
         if seed in arguments.seeds[:number]:
             parser.error(f"argument --seeds: {seed} is given twice; name every seed once")
     return arguments
-
-
-def _positive(text: str) -> int:
-    """Read a whole number of at least 1."""
-    value = int(text) if text.isascii() and text.isdigit() else 0
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"must be a whole number of at least 1; got {text!r}")
-    return value
-
-
-def _seed(text: str) -> int:
-    """Read an unsigned 64-bit number."""
-    value = int(text) if text.isascii() and text.isdigit() else -1
-    if not 0 <= value < 2**64:
-        raise argparse.ArgumentTypeError(f"must be a whole number in 0 … 2**64 − 1; got {text!r}")
-    return value
 
 
 def plan(arguments: argparse.Namespace) -> list[Run]:

@@ -24,6 +24,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import get_args
 
+from bayes_dc.command_line import positive_integer, unsigned_64
 from bayes_dc.config import PredictConfig
 from bayes_dc.datasets import DataConfig, DatasetError
 from bayes_dc.metrics import Policy, PolicyScore
@@ -94,9 +95,14 @@ def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
         help="temper the logits of every pass (default), the mean of the passes, or none",
     )
     add("--data-root", metavar="DIR", help="folder of the data files; default: that of training")
-    add("--passes", type=_positive, metavar="T", help="default: that of the configuration")
-    add("--seed", type=_seed, default=0, help="seed of the masks (default 0)")
-    add("--batch-size", type=_positive, metavar="B", help="changes speed and memory, not results")
+    add("--passes", type=positive_integer, metavar="T", help="default: that of the configuration")
+    add("--seed", type=unsigned_64, default=0, help="seed of the masks (default 0)")
+    add(
+        "--batch-size",
+        type=positive_integer,
+        metavar="B",
+        help="changes speed and memory, not results",
+    )
     add("--device", choices=("auto", "cpu", "cuda"), default="auto")
     add("--overwrite", action="store_true", help="replace a previous calibration")
     return parser.parse_args(argv)
@@ -110,22 +116,6 @@ def _share(text: str) -> float:
         value = -1.0
     if not 0 < value < 1:
         raise argparse.ArgumentTypeError(f"must be a number between 0 and 1; got {text!r}")
-    return value
-
-
-def _positive(text: str) -> int:
-    """Read a whole number of at least 1."""
-    value = int(text) if text.isascii() and text.isdigit() else 0
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"must be a whole number of at least 1; got {text!r}")
-    return value
-
-
-def _seed(text: str) -> int:
-    """Read an unsigned 64-bit number."""
-    value = int(text) if text.isascii() and text.isdigit() else -1
-    if not 0 <= value < 2**64:
-        raise argparse.ArgumentTypeError(f"must be a whole number in 0 … 2**64 − 1; got {text!r}")
     return value
 
 

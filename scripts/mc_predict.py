@@ -30,6 +30,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from bayes_dc.command_line import positive_integer, unsigned_64
 from bayes_dc.config import PredictConfig
 from bayes_dc.datasets import SHIFTS, DatasetError, DatasetName
 from bayes_dc.mc import Convergence, Prediction
@@ -108,13 +109,13 @@ def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     source.add_argument("--images", type=Path, nargs="+", metavar="FILE", help="image files")
     add("--data-root", metavar="DIR", help="folder of the data files; default: that of training")
     add("--split", choices=("test", "validation", "train"), help="default: test")
-    add("--limit", type=_positive, metavar="N", help="only the first N inputs, of --ood too")
-    add("--passes", type=_positive, metavar="T", help="default: that of the configuration")
+    add("--limit", type=positive_integer, metavar="N", help="only the first N inputs, of --ood too")
+    add("--passes", type=positive_integer, metavar="T", help="default: that of the configuration")
     seeds = parser.add_mutually_exclusive_group()
-    seeds.add_argument("--seed", type=_seed, default=0, help="seed of the masks (default 0)")
+    seeds.add_argument("--seed", type=unsigned_64, default=0, help="seed of the masks (default 0)")
     seeds.add_argument(
         "--seeds",
-        type=_seed,
+        type=unsigned_64,
         nargs="+",
         metavar="S",
         help="predict once for each; the report is of the first and shows the spread over all",
@@ -135,7 +136,13 @@ def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
         help=f"change the inputs, five severities; names: {', '.join(SHIFTS)}, and {TURNED} (half "
         "a turn in 12 steps); without names all",
     )
-    add("--shift-limit", type=_positive, default=1000, metavar="N", help="inputs of --shift (1000)")
+    add(
+        "--shift-limit",
+        type=positive_integer,
+        default=1000,
+        metavar="N",
+        help="inputs of --shift (1000)",
+    )
     add(
         "--compare",
         type=Path,
@@ -145,7 +152,12 @@ def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
         help="other checkpoints, of plain networks too, side by side on the same inputs",
     )
     add("--no-calibration", action="store_true", help="leave calibration.json unread")
-    add("--batch-size", type=_positive, metavar="B", help="changes speed and memory, not results")
+    add(
+        "--batch-size",
+        type=positive_integer,
+        metavar="B",
+        help="changes speed and memory, not results",
+    )
     add("--device", choices=("auto", "cpu", "cuda"), default="auto")
     add("--overwrite", action="store_true", help="replace the report in --out")
     arguments = parser.parse_args(argv)
@@ -161,22 +173,6 @@ def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     if arguments.shift == []:
         arguments.shift = [*SHIFTS, TURNED]
     return arguments
-
-
-def _positive(text: str) -> int:
-    """Read a whole number of at least 1."""
-    value = int(text) if text.isascii() and text.isdigit() else 0
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"must be a whole number of at least 1; got {text!r}")
-    return value
-
-
-def _seed(text: str) -> int:
-    """Read an unsigned 64-bit number."""
-    value = int(text) if text.isascii() and text.isdigit() else -1
-    if not 0 <= value < 2**64:
-        raise argparse.ArgumentTypeError(f"must be a whole number in 0 … 2**64 − 1; got {text!r}")
-    return value
 
 
 def _data_set(text: str) -> tuple[str, DatasetName, str | None]:

@@ -18,6 +18,7 @@ from collections.abc import Sequence
 import torch
 
 import bayes_dc
+from bayes_dc.command_line import positive_integer
 from bayes_dc.train import Ranks, TrainingError, joined_ranks, resolve_device
 
 SHAPES = {"mlp": (1, 28, 28), "lenet5": (1, 28, 28), "cnn": (1, 28, 28)}
@@ -31,20 +32,19 @@ def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     models = ("mlp", "lenet5", "cnn", "resnet18", "resnet20", "vgg16_bn")
     add("--model", choices=models, default="resnet18")
     add("--p", type=float, default=0.5, help="drop probability of every layer")
-    add("--inputs", type=int, default=1024, metavar="N")
-    add("--passes", type=int, default=100, metavar="T")
-    add("--batch-size", type=int, default=128, metavar="B", help="inputs of a call")
-    add("--repeats", type=int, default=3)
-    add("--ranks", type=int, nargs="+", help="numbers of ranks; default: 1 … all GPUs, CPU: 1 2")
+    add("--inputs", type=positive_integer, default=1024, metavar="N")
+    add("--passes", type=positive_integer, default=100, metavar="T")
+    add("--batch-size", type=positive_integer, default=128, metavar="B", help="inputs of a call")
+    add("--repeats", type=positive_integer, default=3)
+    add(
+        "--ranks",
+        type=positive_integer,
+        nargs="+",
+        help="numbers of ranks; default: 1 … all GPUs, CPU: 1 2",
+    )
     add("--device", choices=("auto", "cpu", "cuda"), default="auto")
     add("--worker", action="store_true", help=argparse.SUPPRESS)
-    arguments = parser.parse_args(argv)
-    for name in ("inputs", "passes", "batch_size", "repeats"):
-        if getattr(arguments, name) < 1:
-            parser.error(f"argument --{name.replace('_', '-')}: must be at least 1")
-    if any(n < 1 for n in arguments.ranks or ()):
-        parser.error("argument --ranks: must be at least 1")
-    return arguments
+    return parser.parse_args(argv)
 
 
 def measure(arguments: argparse.Namespace, ranks: Ranks) -> float:

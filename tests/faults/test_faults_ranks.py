@@ -20,7 +20,10 @@ def found(tmp_path_factory):
     assert done.stdout.splitlines() == ["[0, 0]"] * 2, done.stdout + done.stderr
 
     def load(task, *, again=False):
-        return [torch.load(folder / "01"[again] / f"{task}-{rank}.pt") for rank in range(2)]
+        return [
+            torch.load(folder / "01"[again] / f"{task}-{rank}.pt", weights_only=True)
+            for rank in range(2)
+        ]
 
     return load
 

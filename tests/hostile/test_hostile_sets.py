@@ -141,11 +141,13 @@ def test_pickled_code_in_an_array_is_not_run(path, name):
 
 
 def test_names_that_leave_the_folder_write_nothing(path):
-    files = {"../../x_train.npy": b"1", "/tmp/evil.npy": b"1", "..\\x.npy": b"1"}
+    away = path.parent.parent / "absolute.npy"
+    files = {"../../x_train.npy": b"1", str(away): b"1", "..\\x.npy": b"1"}
     before = sorted(path.parent.iterdir())
     assert "lacks x_train, y_train, x_test, y_test; it holds " in refusal(path, archive(files))
     path.unlink()
     assert sorted(path.parent.iterdir()) == before
+    assert not away.exists()
 
 
 def test_a_set_cut_at_every_hundredth_of_its_length_is_named(path):

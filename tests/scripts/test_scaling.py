@@ -27,4 +27,4 @@ def test_two_ranks_are_measured():
 def test_wrong_numbers_are_refused():
     done = run("--ranks", "0")
     assert done.returncode == 2
-    assert "--ranks: must be at least 1" in done.stderr
+    assert "--ranks: must be a whole number of at least 1" in done.stderr

@@ -37,9 +37,9 @@ def metrics_of(folder):
 
 @pytest.mark.parametrize("world", [2, 3, 4])
 def test_the_number_of_ranks_changes_rounding_only(trained, world):
-    alone = torch.load(trained / "1-rank0.pt")
+    alone = torch.load(trained / "1-rank0.pt", weights_only=True)
     for rank in range(world):
-        weights = torch.load(trained / f"{world}-rank{rank}.pt")
+        weights = torch.load(trained / f"{world}-rank{rank}.pt", weights_only=True)
         for name, value in alone.items():
             torch.testing.assert_close(weights[name], value, rtol=1e-5, atol=1e-5)
     for row, expected in zip(
@@ -50,16 +50,20 @@ def test_the_number_of_ranks_changes_rounding_only(trained, world):
 
 @pytest.mark.parametrize("world", [2, 3, 4])
 def test_all_ranks_end_with_the_same_weights(trained, world):
-    first = torch.load(trained / f"{world}-rank0.pt")
+    first = torch.load(trained / f"{world}-rank0.pt", weights_only=True)
     for rank in range(1, world):
-        for name, value in torch.load(trained / f"{world}-rank{rank}.pt").items():
+        for name, value in torch.load(
+            trained / f"{world}-rank{rank}.pt", weights_only=True
+        ).items():
             assert torch.equal(value, first[name])
 
 
 def test_ranks_resume(trained, tmp_path):
     for task in ("begin", "resume"):
         assert run_ranks(tmp_path, task, 3).splitlines() == ["3 [0, 0, 0]"]
-    straight, resumed = (torch.load(f / "3-rank0.pt") for f in (trained, tmp_path))
+    straight, resumed = (
+        torch.load(f / "3-rank0.pt", weights_only=True) for f in (trained, tmp_path)
+    )
     for name, value in straight.items():
         assert torch.equal(value, resumed[name])
     assert metrics_of(tmp_path / "3") == metrics_of(trained / "3")
@@ -67,7 +71,9 @@ def test_ranks_resume(trained, tmp_path):
 
 def test_ranks_start_with_the_weights_of_rank_0(tmp_path):
     assert run_ranks(tmp_path, "share", 2).splitlines() == ["2 [0, 0]"]
-    first, second = (torch.load(tmp_path / f"2-rank{rank}.pt") for rank in (0, 1))
+    first, second = (
+        torch.load(tmp_path / f"2-rank{rank}.pt", weights_only=True) for rank in (0, 1)
+    )
     for name, value in first.items():
         assert torch.equal(value, second[name])
 
