@@ -41,6 +41,9 @@ soak: $(STAMP)  ## longer statistical and fuzz runs
 
 bench: $(STAMP)  ## benchmarks for this machine's device, printed only
 	KINETO_LOG_LEVEL=99 $(BIN)/python -m benchmarks.run
+	$(BIN)/python -m benchmarks.engine_memory
+	if $(BIN)/python -c 'import sys, torch; sys.exit(not torch.cuda.is_available())'; then \
+	    $(BIN)/python -m benchmarks.engine_allocator; fi
 
 docs: $(STAMP)  ## docs/api.md, from the docstrings
 	$(BIN)/python docs/make_api.py
@@ -52,9 +55,11 @@ plots: $(STAMP)  ## plots of benchmarks/results
 GPU_PYTHON ?= python3
 GPU_JOBS ?= 8
 BENCH_OPTIONS ?=
-gpu-check:  ## GPU tests and benchmarks, one table
-	$(GPU_PYTHON) -m pytest -q -p no:benchmark -n $(GPU_JOBS) -m gpu
-	KINETO_LOG_LEVEL=99 $(GPU_PYTHON) -m benchmarks.run $(BENCH_OPTIONS)
+gpu-check:  ## GPU tests, on all GPUs, then benchmarks: one table
+	failed=0; \
+	$(GPU_PYTHON) -m pytest -q -p no:benchmark -n $(GPU_JOBS) -m gpu || failed=1; \
+	KINETO_LOG_LEVEL=99 $(GPU_PYTHON) -m benchmarks.run $(BENCH_OPTIONS) || failed=1; \
+	exit $$failed
 
 # memcheck finds what is read or written out of bounds; without torch's cache an access beyond a
 # tensor meets no other tensor's memory. racecheck finds shared memory that is read before it is

@@ -35,6 +35,7 @@ _ALSO_CALLED = {
     "augmentation": "augment",
     "num_epochs": "epochs",
     "out": "output_dir",
+    "precision": "amp",
     "pretrained": "init_from",
     "samples": "passes",
     "wd": "weight_decay",
@@ -328,7 +329,10 @@ def _valid_keys(model: type[BaseModel], prefix: str = "") -> Iterator[str]:
 
 
 def _nearest(path: Sequence[str], settings: type[Config]) -> str:
-    """Return the valid key that was probably meant: first in the same section, then anywhere."""
+    """Return the valid key that was probably meant: first in the same section, then anywhere.
+
+    Where none is like it, all of the section are named beside it.
+    """
     keys = list(_valid_keys(settings))
     section, leaf = ".".join(path[:-1]), path[-1].lower()
     siblings = [k for k in keys if k.rpartition(".")[0] == section]
@@ -341,4 +345,8 @@ def _nearest(path: Sequence[str], settings: type[Config]) -> str:
         close = difflib.get_close_matches(leaf, known, 1, cutoff=0.6)
         if close:
             return known[close[0]]
-    return difflib.get_close_matches(".".join(path), keys, 1, cutoff=0.0)[0]
+    nearest = difflib.get_close_matches(".".join(path), keys, 1, cutoff=0.0)[0]
+    if not siblings:
+        return nearest
+    names = ", ".join(key.rpartition(".")[2] for key in siblings)
+    return f"{nearest}; {f'keys of {section}' if section else 'sections and keys'}: {names}"

@@ -3,7 +3,8 @@
 Nothing is computed: plans only, for the CPU and, also on a machine without one, for a GPU. Columns:
 *tensors* is the sum of all buffers, each in memory of its own; *largest* the largest of them;
 *bound* the most bytes in use at one step, below which no arrangement can go; *arena* what the
-engine allocates. Bytes are at the capacity; parameters are not among them.
+engine allocates; *eager* what the same passes hold at once without a plan, where every result has
+memory of its own until its last reader. Bytes are at the capacity; parameters are not among them.
 """
 
 import argparse
@@ -32,7 +33,7 @@ HEAD: tuple[str, ...] = (
     "in place",
     "scratch",
 )
-HEAD += ("tensors", "largest", "bound", "arena", "arena / bound", "tensors / arena")
+HEAD += ("tensors", "largest", "bound", "arena", "eager", "arena / bound", "tensors / arena")
 
 
 @dataclass(frozen=True)
@@ -89,6 +90,7 @@ def row(name: str, plan: Plan) -> tuple[str, ...]:
         amount(max(s.nbytes for s in plan.storages)),
         amount(plan.lower_bound),
         amount(plan.arena_bytes),
+        amount(plan.eager_bytes),
         f"{plan.arena_bytes / plan.lower_bound:.3f}",
         f"{plan.sum_bytes / plan.arena_bytes:.1f}",
     )

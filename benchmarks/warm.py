@@ -17,7 +17,7 @@ from benchmarks.cases import OURS, precision
 from benchmarks.gates import linear_is_exact
 from benchmarks.groups import GROUPS, Shapes, exact_cases
 
-MOST_PROCESSES = 16
+MOST_PROCESSES = 32
 
 
 def compile_all(shapes: Shapes, device: str) -> None:

@@ -4,7 +4,8 @@
 
 A difference is the second report less the first. Where both hold the same inputs, the intervals are
 those of the paired bootstrap (predictions.csv lies beside each report); elsewhere both are
-resampled independently. Only an interval that leaves 0 out is called better or worse.
+resampled independently. Only an interval that leaves 0 out, of at least 20 inputs, is called better
+or worse.
 
 Exit code 2 means that something in the command or the reports must be put right; the message says
 what.
@@ -16,6 +17,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from bayes_dc.report import (
+    FEWEST,
     ReportError,
     compare_sides,
     comparison_table,
@@ -57,6 +59,8 @@ def run(arguments: argparse.Namespace) -> None:
     if not comparison.paired:
         how = f"other inputs ({a} and {b}), each resampled by itself"
     print(f"{how}; 1000 resamples")
+    if min(a, b) < FEWEST:
+        print(f"fewer than {FEWEST} inputs: nothing is called better or worse")
     replace_file(plot, plot_differences(comparison.rows, first, second))
     print(f"plot {plot}")
 

@@ -87,7 +87,11 @@ _PLAIN = (
     "network name it with --compare."
 )
 _DATA_ROOT = "Here --data-root sets data.root; the other settings of data are those of training."
-_OOD_ROOT = "Name its folder with --ood {name}=DIR."
+_OOD_ROOT = "Nothing is downloaded for --ood. Name its folder with --ood {name}=DIR."
+_OOD_FILES = "Nothing is downloaded for --ood."
+_OOD_TASK = (
+    "The set {name} holds the very inputs of the task: what tells the two apart means nothing."
+)
 _OTHER_INPUTS = (
     "--compare {folder}: its inputs are not those of {first} (other classes, data or validation "
     "split). Compare networks that were trained on the same data set, or name one with --data."
@@ -266,8 +270,12 @@ def open_inputs(network: Network, arguments: argparse.Namespace) -> Inputs:
             limit=arguments.limit,
         )
     except DatasetError as error:
-        named = "data.root" in str(error) or "data.download" in str(error)
-        raise DatasetError(f"{error} {_DATA_ROOT}" if named else error) from error
+        raise DatasetError(f"{error} {_DATA_ROOT}" if _names_settings(error) else error) from error
+
+
+def _names_settings(error: DatasetError) -> bool:
+    """Whether a message names settings of training, which are options of other names here."""
+    return "data.root" in str(error) or "data.download" in str(error)
 
 
 def evaluate(
@@ -317,7 +325,8 @@ def foreign(
     try:
         inputs = load_other(network.meta, name, root=root, limit=arguments.limit)
     except DatasetError as error:
-        raise DatasetError(f"{error} {_OOD_ROOT.format(name=name)}") from error
+        remedy = _OOD_ROOT.format(name=name) if root is None else _OOD_FILES
+        raise DatasetError(f"{error} {remedy}" if _names_settings(error) else error) from error
     outputs = network.predict(inputs, arguments.seeds[0])
     return OODSet(
         name=label,
@@ -363,9 +372,9 @@ def turn(network: Network, inputs: Inputs, prediction: Prediction, seed: int) ->
 
 def compare(
     evaluation: Evaluation, names: Sequence[str], arguments: argparse.Namespace, ranks: Ranks
-) -> list[Named]:
-    """Evaluate the other checkpoints on the same inputs."""
-    found = []
+) -> tuple[list[Named], list[str]]:
+    """Evaluate the other checkpoints on the same inputs; what is odd about their calibration."""
+    found, odd = [], []
     for folder, name in zip(arguments.compare, names, strict=True):
         network = open_network(folder, name, arguments, ranks)
         inputs = open_inputs(network, arguments)
@@ -374,7 +383,10 @@ def compare(
             first = arguments.checkpoint
             raise UsageError(_OTHER_INPUTS.format(folder=folder, first=first))
         found.append(Named(name, evaluate(network, inputs, arguments, arguments.seeds[:1])))
-    return found
+        if network.calibration is not None and not network.plain:
+            said = network.calibration.mismatches(T=network.T, seed=arguments.seeds[0])
+            odd += [f"{name}: {one}" for one in said]
+    return found, odd
 
 
 def names_of(folders: Sequence[Path]) -> list[str]:
@@ -400,11 +412,15 @@ def run(arguments: argparse.Namespace, ranks: Ranks) -> None:
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         evaluation = evaluate(network, inputs, arguments, arguments.seeds)
-        evaluation = replace(evaluation, compared=compare(evaluation, others, arguments, ranks))
+        compared, odd = compare(evaluation, others, arguments, ranks)
+        evaluation = replace(evaluation, compared=compared)
     said = ranks.gather([str(warning.message) for warning in caught])
     notes = [*inputs.notes, *(text for one in said for text in one)]
     if network.calibration is not None:
         notes += network.calibration.mismatches(T=network.T, seed=arguments.seeds[0])
+    notes += odd
+    task = inputs.describe.get("sha256")
+    notes += [_OOD_TASK.format(name=o.name) for o in evaluation.ood if o.data.get("sha256") == task]
     if not ranks.is_main:
         return
     notes = list(dict.fromkeys(notes))

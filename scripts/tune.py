@@ -56,6 +56,10 @@ _GROUPED_SHAPES: list[tuple[int, ...]] = [
     *((100, 1000, 1024, 784), (100, 1000, 1024, 1024), (100, 1000, 10, 1024)),
 ]
 SHAPES = {op: _GROUPED_SHAPES if "G" in known.sizes else _ROW_SHAPES for op, known in OPS.items()}
+SHAPES["linear_fwd"] = SHAPES["linear_fwd"] + [
+    *((8, 1024, 1024), (100, 1024, 1024), (100, 10, 1024), (400, 1024, 1024)),
+    *((1600, 1024, 1024), (1600, 10, 1024)),
+]
 """Default shapes, in the order of ``OPS[op].sizes``: training and T passes of MLPs."""
 
 _SUMMED = {"fwd": "inputs", "dx": "outputs", "dw": "rows"}
@@ -63,8 +67,10 @@ _TILE = ("rows", "outputs", "inputs", "warps", "stages")
 # Simpler ones first: among equals the first is kept.
 CANDIDATES: dict[str, list[dict[str, int]]] = {
     "linear_fwd": table(
-        ("rows", "quads", "warps", "registers"),
-        *((1, 4, 1, 0), (1, 4, 1, 128), (1, 4, 4, 0), (1, 4, 4, 128), (2, 4, 1, 0), (2, 4, 1, 168)),
+        ("rows", "lanes", "quads", "warps", "registers"),
+        *((1, 32, 4, 1, 0), (1, 32, 4, 1, 128), (2, 32, 4, 1, 0), (2, 32, 4, 1, 168)),
+        *((1, 32, 4, 4, 168), (1, 32, 2, 4, 168), (1, 32, 2, 8, 128), (1, 32, 2, 16, 128)),
+        *((1, 16, 1, 8, 128), (1, 8, 1, 4, 0)),
     ),
     "linear_dx": table(
         ("rows", "quads", "lanes"),

@@ -8,6 +8,13 @@ import torch
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 
 
+def pytest_configure() -> None:
+    """Side by side (pytest-xdist), processes take the GPUs in turn."""
+    worker = os.environ.get("PYTEST_XDIST_WORKER", "")
+    if worker and torch.cuda.device_count() > 1:
+        torch.cuda.set_device(int(worker.removeprefix("gw")) % torch.cuda.device_count())
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Skip, with the reason, what this machine or this process cannot run."""
     no_gpu = pytest.mark.skip(reason="needs a CUDA device")

@@ -101,6 +101,12 @@ KEYS = [
     ),
     ("modle: {p: 0.3}", "modle: unknown key; the nearest valid key is model"),
     ("<<: {p: 0.3}", "<<: unknown key; the nearest valid key is"),
+    (
+        "train: {precision: bf16}",
+        "train.precision: unknown key; the nearest valid key is train.amp",
+    ),
+    ("acquire: {count: 3}", "; sections and keys: output_dir, seed, init_from, model, data, train"),
+    ("model: {q: 1}", "the nearest valid key is model.p; keys of model: name, "),
 ]
 
 

@@ -38,6 +38,12 @@ or set data.download=true.\
 """
 
 
+_OTHER_RELEASE = """ \
+If it is another release of the set on purpose, unpack it by hand (gunzip): of unpacked files only \
+the length is checked.\
+"""
+
+
 class KnownFile(NamedTuple):
     """A file whose content is known.
 
@@ -98,7 +104,8 @@ def unpack_idx(name: str, archives: Sequence[KnownFile]) -> None:
                 _DAMAGED.format(name=name, path=raw, why="shorter than its header says")
             )
         if not check_integrity(path, md5):
-            raise DatasetError(_DAMAGED.format(name=name, path=path, why="wrong MD5 checksum"))
+            text = _DAMAGED.format(name=name, path=path, why="wrong MD5 checksum")
+            raise DatasetError(text + _OTHER_RELEASE)
         # A name of its own: another run that starts now may unpack the same file.
         partial = raw.with_name(f".{raw.name}.{uuid4().hex[:12]}.partial")
         try:

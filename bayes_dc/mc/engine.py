@@ -251,9 +251,9 @@ class MonteCarloEngine(FixedOptions):
         """Whether the model is still what was planned for.
 
         Returns:
-            What a call would refuse, or None.
+            What a call would refuse, or None; always None with ``mode="eager"``.
         """
-        return self._guard.difference()
+        return None if self._plan is None else self._guard.difference()
 
     def refresh(self) -> None:
         """Compute all constants again that were computed from weights.
@@ -269,8 +269,10 @@ class MonteCarloEngine(FixedOptions):
         """Everything the engine holds, beside the weights.
 
         Returns:
-            Bytes by what they are for.
+            Bytes by what they are for; empty with ``mode="eager"``, which holds nothing.
         """
+        if self._plan is None:
+            return {}
         workspace = self._runner.workspace
         return {
             "arena": workspace.arena.nbytes,

@@ -142,7 +142,7 @@ class Runner:
         """All calls of a prediction, in order."""
         per_chunk = self.passes_per_chunk(b)
         workspace, statistics, T = self.workspace, self._statistics, self._plan.T
-        calls = statistics.begin(b)
+        calls: list[Call] = []
         for first in range(0, T, per_chunk):
             passes = min(per_chunk, T - first)
             program = workspace.bind(b, passes)

@@ -40,10 +40,6 @@ class RunStatistics:
         self._state = torch.zeros(entries, dtype=torch.float64, device=device)
         self._results = self._state.new_zeros(self.result_entries(capacity))
         self._latest = self._results
-        self._infinite = None
-        if self._ranged:
-            self._infinite = self._state.new_full((3, capacity), torch.inf)
-            self._infinite[1].neg_()
         self._rows: Tensor | None = None
         if self._launch.notes_rows:
             entries = mc_stats.row_entries(T, most_rows, classes, ranges=self._ranged)
@@ -120,22 +116,6 @@ class RunStatistics:
         """
         return self._state_of(b).ranges
 
-    def begin(self, b: int) -> list[Call]:
-        """Calls before the first pass.
-
-        Args:
-            b: Inputs.
-
-        Returns:
-            They set the state to that of no passes.
-        """
-        entries = mc_stats.state_entries(self.groups, b, self.classes, ranges=self._ranged)
-        calls: list[Call] = [(torch.Tensor.zero_, (self._state[:entries],), {})]
-        ranges = self.ranges(b)
-        if ranges is not None and self._infinite is not None:
-            calls.append((torch.Tensor.copy_, (ranges, self._infinite[:, :b]), {}))
-        return calls
-
     def add(self, output: Tensor, first: int, *, keep_samples: bool) -> list[Call]:
         """Calls after a chunk of passes.
 
@@ -145,7 +125,7 @@ class RunStatistics:
             keep_samples: Whether the probabilities are kept too.
 
         Returns:
-            They add the passes to the state.
+            They add the passes to the state; those of the first chunk to that of no passes.
         """
         passes, b = output.shape[:2]
         calls: list[Call] = []
@@ -177,14 +157,13 @@ class RunStatistics:
         Returns:
             Bytes by what they are for.
         """
-        fixed = (self._state, self._results, *([] if self._infinite is None else [self._infinite]))
         others = {
             "notes of rows": self._rows,
             "samples": self._samples,
             "outputs in float32": self._wide,
         }
         return {
-            "statistics": sum(t.nbytes for t in fixed),
+            "statistics": self._state.nbytes + self._results.nbytes,
             **{name: 0 if t is None else t.nbytes for name, t in others.items()},
         }
 

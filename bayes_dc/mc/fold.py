@@ -194,7 +194,9 @@ class FoldedPasses(MarkedRows):
             tensors = [(a, b) for a, b in zip(given, taken, strict=True) if isinstance(b, Tensor)]
             args, kwargs = pytree.tree_unflatten(taken, spec)
         versions = [version_of(b) for _, b in tensors]
+        self._refuse_mixed([b for _, b in tensors])
         result = func(*args, **kwargs)
+        self._note_mixing(func, args, kwargs, [b for _, b in tensors], result)
         for (original, written), version in zip(tensors, versions, strict=True):
             if version_of(written) != version:
                 self._overwrite(original, written)

@@ -60,6 +60,14 @@ RANDOM = (
 )
 
 
+_MIXED = (
+    "{name} makes one number of several rows, and a row holds one input in one pass: {passes} "
+    "passes × {batch} inputs are folded into {rows} rows, which would be mixed. Keep the first "
+    "dimension out of it (dim=1 rather than dim=0 or none), or pass chunk=1, which runs one pass "
+    "at a time and mixes the inputs as the model does alone."
+)
+
+
 class PassesDoNotFit(Exception):
     """A forward would make a tensor above the limit; ``fitting`` passes would not."""
 
@@ -123,3 +131,18 @@ def rows_do_not_fit(
             remedy=remedy,
         )
     )
+
+
+def mixed_rows(name: str, passes: int, batch: int) -> RowsDoNotFit:
+    """The error for a function that mixes rows.
+
+    Args:
+        name: The function.
+        passes: Passes of the forward.
+        batch: Inputs B.
+
+    Returns:
+        The exception, to be raised.
+    """
+    text = _MIXED.format(name=name, passes=passes, batch=batch, rows=passes * batch)
+    return RowsDoNotFit(text)

@@ -1,5 +1,6 @@
-"""Nodes that are computed together with the one before them: BatchNorm and ReLU."""
+"""Nodes that are computed together with the one before them: BatchNorm, ReLU and pooling."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +16,8 @@ if TYPE_CHECKING:
 
 _NORMS = {"_native_batch_norm_legit_no_training", "batch_norm", "native_batch_norm"}
 _AFTER = {"relu", "relu_"}
+_POOLING = (None, None, (), 0, 1, False)
+"""Arguments of ``max_pool2d`` by default."""
 
 
 class Followers:
@@ -30,16 +33,18 @@ class Followers:
         self.fused_by: dict[Node, list[Node]] = {}
 
     def followers(
-        self, c: "Context", channel_dim: int
-    ) -> tuple[Value | None, Value | None, bool, Node]:
-        """BatchNorm and ReLU that alone read a node.
+        self, c: "Context", channel_dim: int, pools: bool
+    ) -> tuple[Value | None, Value | None, bool, bool, Node]:
+        """BatchNorm, ReLU and pooling that alone read a node.
 
         Args:
             c: The context of the node.
             channel_dim: Dimension of its result that BatchNorm must normalise along.
+            pools: Whether the node can write the largest of 2 × 2 results.
 
         Returns:
-            Scale and shift ``[channels]``, whether ReLU follows, and the last follower.
+            Scale and shift ``[channels]``, whether ReLU and then pooling follow, and the last
+            follower.
         """
         node, last = c.node, c.node
         meta = c.meta()
@@ -60,7 +65,12 @@ class Followers:
             final = last.outs[0]
             assert final is not None
             last.outs[0] = replace(final, shape=meta.shape)
-        return scale, shift, relu, last
+        user = self._only_user(last)
+        pool = pools and user is not None and _takes_largest_of_four(user)
+        if user and pool:
+            last = user
+            self._fuse(node, user)
+        return scale, shift, relu, pool, last
 
     def _fuse(self, node: Node, *followers: Node) -> None:
         self.fused.update(followers)
@@ -88,6 +98,21 @@ class Followers:
         scale = c.constant(lambda *t: _scale(epsilon, *t), *kept, name=f"{norm.name}.scale")
         kept = [v for v in (mean, scale, bias) if v is not None]
         return scale, c.constant(_shift, *kept, name=f"{norm.name}.shift")
+
+
+def _takes_largest_of_four(node: Node) -> bool:
+    """Whether a node is the maximum over windows of 2 × 2 side by side, none of which overhangs."""
+    if packet(node.target) != "max_pool2d" or node.kwargs:
+        return False
+    given: list[Any] = [*node.args, *_POOLING[len(node.args) :]]
+    _, size, step, padding, dilation, beyond = given
+    sizes, steps, pads, gaps = (_pair(v) for v in (size, step or size, padding, dilation))
+    return sizes == steps == (2, 2) and pads == (0, 0) and gaps == (1, 1) and not beyond
+
+
+def _pair(given: int | Sequence[int]) -> tuple[int, ...]:
+    both = (given,) if isinstance(given, int) else tuple(given)
+    return both * (3 - len(both))
 
 
 def _scale(epsilon: float, variance: Tensor, weight: Tensor | None = None) -> Tensor:

@@ -11,6 +11,7 @@ from bayes_dc.mc.layouts import split_rows
 from bayes_dc.mc.lowering import rule_for
 from bayes_dc.mc.lowering.context import Mode
 from bayes_dc.mc.offsets import assign_offsets
+from bayes_dc.mc.plan_eager import eager_bytes
 from bayes_dc.mc.plan_report import report
 from bayes_dc.mc.plan_types import Site, Step, Storage, Value
 from bayes_dc.mc.trace import trace
@@ -55,6 +56,8 @@ class Plan:
         mode: ``"strict"`` or ``"workspace"``.
         arena_bytes: Bytes of the arena.
         lower_bound: Most bytes in use at one step, which no arrangement can go below.
+        eager_bytes: Most bytes that the same passes would hold at once without a plan, see
+            ``plan_eager``.
         in_place: How many results are written over an operand.
         how: How the offsets were found.
     """
@@ -72,6 +75,7 @@ class Plan:
     mode: Mode
     arena_bytes: int
     lower_bound: int
+    eager_bytes: int
     in_place: int
     how: str
 
@@ -179,6 +183,7 @@ def build_plan(
         mode,
         total,
         bound,
+        eager_bytes(traced, capacity, passes),
         built.in_place,
         how,
     )

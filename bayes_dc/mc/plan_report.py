@@ -9,6 +9,7 @@ _HEAD = """\
 Plan for up to {capacity} inputs and {T} passes on {device}, {passes} passes in a chunk, mode {mode}
 {once} steps once, {per_chunk} for each chunk, {sites} places that draw masks
 arena {arena}, lower bound {bound} ({ratio:.3f} times), sum of tensors {sum}; offsets: {how}
+without a plan: {eager} of tensors at once, and what operators take for themselves
 {in_place} results in place, scratch {scratch}, constants {constants} of which derived {derived}
 """
 _WORKSPACES = "libraries may allocate in {names}\n"
@@ -37,6 +38,7 @@ def report(plan: "Plan") -> str:
         bound=amount(plan.lower_bound),
         ratio=plan.arena_bytes / max(plan.lower_bound, 1),
         sum=amount(plan.sum_bytes),
+        eager=amount(plan.eager_bytes),
         how=plan.how,
         in_place=plan.in_place,
         scratch=amount(sum(s.nbytes for s in plan.storages if s.kind == "scratch")),

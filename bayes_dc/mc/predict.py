@@ -52,6 +52,7 @@ _ONE_CLASS = (
     "return [1 − p, p] and pass link='identity'. "
 )
 _ENGINE = "engine must be one of {allowed}; got {got!r}."
+_NO_PLAN = "The passes ran {why} Pass engine='folded' if that is what you want."
 
 
 def predict_with_uncertainty(
@@ -119,8 +120,8 @@ def predict_with_uncertainty(
         engine: ``"engine"``: in memory planned beforehand, by a ``MonteCarloEngine`` that is kept
             for the model, the sizes of ``x`` and T, and made again when the model has changed.
             ``"folded"``: by forwards of the model itself. ``"auto"``: an engine on a GPU, for
-            models that have a plan and no hooks, unless ``chunk`` is given or autocast is on; else
-            folded.
+            models without hooks, unless ``chunk`` is given or autocast is on; else folded. A model
+            that has no plan is folded with a warning: which node, its source line, the remedy.
             ``Prediction.engine`` says which and why. ``T="auto"`` is always folded.
 
     Returns:
@@ -170,6 +171,7 @@ def predict_with_uncertainty(
         found: Passes | str | None = why_folded(
             engine, model, x, chunk=chunk, auto_T=until is not None
         )
+        refused = found is None
         if found is None:
             found = passes_by_engine(
                 engine,
@@ -183,7 +185,9 @@ def predict_with_uncertainty(
                 dropout=dropout,
                 return_samples=return_samples,
             )
+        notes = []
         if isinstance(found, str):
+            notes = [_NO_PLAN.format(why=found)] if refused else []
             found = passes_folded(job, per_forward, found)
         summary, T = found.summary, found.T
         judged = found.limits is not None and B > 0
@@ -201,8 +205,9 @@ def predict_with_uncertainty(
         check_probabilities(*told[3:])
     if until is not None:
         until.warn_if_missed(summary, T)
-    unused = [_SILENT.format(names=", ".join(found.silent))] if found.silent else []
-    for message in found.said + unused:
+    if found.silent:
+        notes.append(_SILENT.format(names=", ".join(found.silent)))
+    for message in found.said + notes:
         warnings.warn(message, UserWarning, stacklevel=2)
     if T > 1 and B > 0 and not told[1]:
         drops = {name: layer.p for name, layer in layers.items()}

@@ -12,6 +12,7 @@ from torch.utils import _pytree as pytree
 
 from bayes_dc.mc import fold_errors as errors
 from bayes_dc.mc.marks import KIND, kind_of
+from bayes_dc.mc.mixes import MIXED, mixes
 from bayes_dc.mc.moves import moves_first
 from bayes_dc.mc.record import Record
 from bayes_dc.mc.sizes import fitting_passes
@@ -156,6 +157,31 @@ class MarkedRows(TorchFunctionMode):
         for rows in {self.batch, self.batch * self.passes} - self._cleared - self._moved:
             if moves_first(func, args, kwargs, result, rows):
                 self._moved.add(rows)
+
+    def _note_mixing(
+        self, func: Callable[..., Any], args: Any, kwargs: Any, inputs: list[Tensor], result: Any
+    ) -> None:
+        """Refuse rows made of several rows; remember a number of them, until it meets rows."""
+        rows = self.batch * self.passes
+        if self.passes == 1 or rows in self._moved or not self._drawn:  # not drawn: repeated input
+            return
+        name = next((getattr(x, MIXED) for x in inputs if hasattr(x, MIXED)), None)
+        if name is None and mixes(func, args, kwargs, rows):
+            name = getattr(func, "__name__", str(func))
+        if name is None:
+            return
+        for leaf in (result,) if isinstance(result, Tensor) else pytree.tree_leaves(result):
+            if isinstance(leaf, Tensor) and not any(leaf is x for x in inputs):
+                setattr(leaf, MIXED, name)
+                if leaf.shape[:1] == (rows,):
+                    raise errors.mixed_rows(name, self.passes, self.batch)
+
+    def _refuse_mixed(self, inputs: list[Tensor]) -> None:
+        """Refuse a call in which rows meet a number of several rows."""
+        rows = self.batch * self.passes
+        name = next((getattr(x, MIXED) for x in inputs if hasattr(x, MIXED)), None)
+        if name is not None and any(x.shape[:1] == (rows,) for x in inputs):
+            raise errors.mixed_rows(name, self.passes, self.batch)
 
     def row_error(
         self, got: int, where: str, *, mask: bool = False, weight: bool = False

@@ -13,6 +13,7 @@ Source: Guo et al. 2017, "On calibration of modern neural networks", ICML, secti
 
 import math
 from dataclasses import replace
+from numbers import Real
 from typing import Literal, get_args
 
 from torch import Tensor
@@ -50,7 +51,7 @@ def temper(prediction: Prediction, temperature: float, kind: TemperatureKind) ->
     """
     if kind not in get_args(TemperatureKind):
         raise ValueError(_KIND.format(allowed=get_args(TemperatureKind), got=kind))
-    number = isinstance(temperature, int | float) and not isinstance(temperature, bool)
+    number = isinstance(temperature, Real) and not isinstance(temperature, bool)
     if not number or not 0 < temperature < math.inf:
         raise ValueError(_TEMPERATURE.format(got=temperature))
     samples, T = prediction.samples, prediction.T

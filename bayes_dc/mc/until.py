@@ -3,6 +3,7 @@
 import math
 import warnings
 from dataclasses import dataclass
+from numbers import Real
 from typing import Literal, get_args
 
 import torch
@@ -22,7 +23,14 @@ _TARGET = (
     "T='auto' needs standard_error, the Monte Carlo standard error to reach, a number above 0 such "
     "as 0.005; got {got!r}. Or pass a number of passes as T."
 )
-_UNREAD = "standard_error={got!r} is read with T='auto' only; T is {T}. Leave one of them out."
+_UNREAD = "{name}={got!r} is read with T='auto' only; T is {T}. Leave one of them out."
+_DEFAULTS = {
+    "standard_error": None,
+    "standard_error_of": "mean",
+    "standard_error_share": 1.0,
+    "T_max": 1000,
+}
+"""Arguments that only ``T="auto"`` reads."""
 _OF = "standard_error_of must be one of {allowed}; got {got!r}."
 _SHARE = (
     "standard_error_share must be a number above 0 and at most 1, the share of inputs that must "
@@ -80,11 +88,13 @@ class Until:
             None for a fixed number of passes.
 
         Raises:
-            ValueError: If one is out of range, or the standard error is given with a fixed T.
+            ValueError: If one is out of range, or is given with a fixed T.
         """
         if not (isinstance(T, str) and T == "auto"):
-            if standard_error is not None:
-                raise ValueError(_UNREAD.format(got=standard_error, T=T))
+            given = (standard_error, of, share, T_max)
+            for (name, default), got in zip(_DEFAULTS.items(), given, strict=True):
+                if got is not default and got != default:
+                    raise ValueError(_UNREAD.format(name=name, got=got, T=T))
             return None
         if not _is_number(standard_error) or not 0 < standard_error < math.inf:  # type: ignore[operator]
             raise ValueError(_TARGET.format(got=standard_error))
@@ -158,4 +168,4 @@ class Until:
 
 
 def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
+    return isinstance(value, Real) and not isinstance(value, bool)

@@ -1,6 +1,8 @@
 """What every metric asks of its arguments, and what it says when they are wrong."""
 
 from collections.abc import Sequence
+from numbers import Integral, Real
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -41,6 +43,7 @@ _NAN = (
     "Find the inputs that cause them, or leave those rows out and say so."
 )
 _LOSS = "loss must be a bool or floating point tensor of shape [{n}] like uncertainty; got {got}."
+_WRONG = "wrong must be a bool tensor of shape [{n}] like uncertainty; got {got}."
 _STRATA = (
     "no samples: {missing} is empty, so nothing can be told apart from {other}. "
     "Pass the scores of both data sets."
@@ -59,10 +62,26 @@ _MASS = (
 _N_BINS = "n_bins must be a positive integer, the number of bins (not of edges); got {got!r}."
 
 
+def is_integer(value: object) -> bool:
+    """Whether ``value`` is a whole number of Python or NumPy, and no bool."""
+    return isinstance(value, Integral) and not isinstance(value, bool)
+
+
+def is_number(value: object) -> bool:
+    """Whether ``value`` is a real number of Python or NumPy, and no bool."""
+    return isinstance(value, Real) and not isinstance(value, bool)
+
+
+def check_tensor(value: object, name: str) -> Tensor:
+    """Return ``value`` if it is a tensor, or raise."""
+    if not isinstance(value, Tensor):
+        raise TypeError(_TYPE.format(name=name, got=type(value).__name__))
+    return value
+
+
 def check_distribution(values: Tensor, name: str, shape: str, ndim: int | None = None) -> Tensor:
     """Return ``values`` in float64 if its last dimension holds distributions."""
-    if not isinstance(values, Tensor):
-        raise TypeError(_TYPE.format(name=name, got=type(values).__name__))
+    check_tensor(values, name)
     if not values.is_floating_point():
         raise TypeError(_PROBS_DTYPE.format(name=name, got=values.dtype))
     if (ndim is not None and values.ndim != ndim) or values.ndim < 1 or values.shape[-1] == 0:
@@ -91,8 +110,7 @@ def check_probs(probs: Tensor) -> Tensor:
 
 def check_labels(labels: Tensor, probs: Tensor) -> Tensor:
     """Return ``labels`` ``[B]`` in int64 on the device of ``probs``, or raise."""
-    if not isinstance(labels, Tensor):
-        raise TypeError(_TYPE.format(name="labels", got=type(labels).__name__))
+    check_tensor(labels, "labels")
     if labels.is_floating_point() or labels.is_complex() or labels.dtype == torch.bool:
         raise TypeError(_LABELS_DTYPE.format(got=labels.dtype))
     rows, classes = probs.shape
@@ -109,17 +127,16 @@ def check_labels(labels: Tensor, probs: Tensor) -> Tensor:
     return labels
 
 
-def check_n_bins(n_bins: object) -> int:
+def check_n_bins(n_bins: Any) -> int:
     """Return ``n_bins`` if it is a positive integer, or raise."""
-    if isinstance(n_bins, bool) or not isinstance(n_bins, int) or n_bins < 1:
+    if not is_integer(n_bins) or n_bins < 1:
         raise ValueError(_N_BINS.format(got=n_bins))
-    return n_bins
+    return int(n_bins)
 
 
 def check_scores(scores: Tensor, name: str, *, empty: bool = True) -> Tensor:
     """Return ``scores`` ``[n]`` in float64 if they can be ranked; they may be infinite."""
-    if not isinstance(scores, Tensor):
-        raise TypeError(_TYPE.format(name=name, got=type(scores).__name__))
+    check_tensor(scores, name)
     if scores.ndim != 1 or not scores.is_floating_point():
         got = f"shape {list(scores.shape)}, dtype {scores.dtype}"
         raise ValueError(_VECTOR.format(name=name, got=got))
@@ -134,8 +151,7 @@ def check_scores(scores: Tensor, name: str, *, empty: bool = True) -> Tensor:
 
 def check_loss(loss: Tensor, uncertainty: Tensor) -> Tensor:
     """Return ``loss`` ``[n]`` in float64 on the device of ``uncertainty``, or raise."""
-    if not isinstance(loss, Tensor):
-        raise TypeError(_TYPE.format(name="loss", got=type(loss).__name__))
+    check_tensor(loss, "loss")
     known = loss.is_floating_point() or loss.dtype == torch.bool
     if loss.shape != uncertainty.shape or not known:
         got = f"shape {list(loss.shape)}, dtype {loss.dtype}"
@@ -145,6 +161,17 @@ def check_loss(loss: Tensor, uncertainty: Tensor) -> Tensor:
         first = wrong.nonzero()[0].tolist()
         raise ValueError(_NOT_FINITE.format(name="loss", count=int(wrong.sum()), first=first))
     return loss.to(device=uncertainty.device, dtype=torch.float64)
+
+
+def check_wrong(wrong: Tensor, uncertainty: Tensor) -> Tensor:
+    """Return ``wrong``, bool ``[n]``, on the device of ``uncertainty``, or raise."""
+    known = isinstance(wrong, Tensor) and wrong.dtype == torch.bool
+    if not known or wrong.shape != uncertainty.shape:
+        got = type(wrong).__name__
+        if isinstance(wrong, Tensor):
+            got = f"shape {list(wrong.shape)}, dtype {wrong.dtype}"
+        raise ValueError(_WRONG.format(n=len(uncertainty), got=got))
+    return wrong.to(uncertainty.device)
 
 
 def check_strata(is_ood: Tensor) -> None:
@@ -157,31 +184,32 @@ def check_strata(is_ood: Tensor) -> None:
             raise ValueError(_STRATA.format(missing=name, other=other))
 
 
-def check_share(value: object, name: str) -> float:
+def check_share(value: Any, name: str) -> float:
     """Return ``value`` if it is a number in (0, 1], or raise."""
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= 1:
+    if not is_number(value) or not 0 < value <= 1:
         raise ValueError(_SHARE.format(name=name, got=value))
     return float(value)
 
 
 def check_coverages(values: Sequence[float]) -> list[float]:
     """Return the shares if there are any and every one is a number in (0, 1], or raise."""
-    if isinstance(values, Tensor) or len(values) == 0:
-        got = type(values).__name__ if len(values) else "none"
+    several = not isinstance(values, Tensor | str) and hasattr(values, "__len__")
+    if not several or len(values) == 0:
+        got = "none" if several else type(values).__name__
         raise ValueError(_COVERAGES.format(got=got))
     return [check_share(value, "every one of coverages") for value in values]
 
 
-def check_risk(value: object) -> float:
+def check_risk(value: Any) -> float:
     """Return ``value`` if it is a number of at least 0, or raise."""
-    if isinstance(value, bool) or not isinstance(value, int | float) or not value >= 0:
+    if not is_number(value) or not value >= 0:
         raise ValueError(_RISK.format(got=value))
     return float(value)
 
 
-def check_confidence(value: object) -> float:
+def check_confidence(value: Any) -> float:
     """Return ``value`` if it is a number strictly between 0 and 1, or raise."""
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < 1:
+    if not is_number(value) or not 0 < value < 1:
         raise ValueError(_CONFIDENCE.format(got=value))
     return float(value)
 

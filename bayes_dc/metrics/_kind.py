@@ -11,6 +11,8 @@ from bayes_dc.metrics._checks import check_strata
 
 Rows = tuple[Tensor, ...]
 
+_EACH = "{name} must give one number per sample, [n]; got shape {got}. Flatten what is not [n, C]."
+
 
 @dataclass(frozen=True)
 class Kind:
@@ -21,11 +23,13 @@ class Kind:
             row from its own sample only.
         value: Turns ``R`` data sets at once, ``[R, n, ...]`` per tensor, into ``[R]``; options by
             keyword. Of a curve: one data set ``R = 1`` into the curve.
-        weighted: ``value`` takes the per-sample tensors ``[n, ...]`` as they are and how often each
-            data set holds every sample, float64 ``[R, n]``.
+        weighted: ``value`` takes the per-sample tensors ``[n, ...]`` (in their ranks, if
+            ``ranked``) and how often each data set holds every sample, float64 ``[R, n]``.
         ranked: ``value`` wants the samples by ascending first tensor.
         stratified: The second tensor splits the samples into two groups of fixed size.
         curve: ``value`` gives no scalar.
+        each: The metric takes one tensor and is a number of every sample; ``value`` is their mean,
+            which is what an interval is of.
     """
 
     rows: Callable[..., Rows]
@@ -34,6 +38,7 @@ class Kind:
     ranked: bool = False
     stratified: bool = False
     curve: bool = False
+    each: bool = False
 
     def __call__(self, *batch: Tensor, **options: Any) -> Any:
         """Compute the metric of all samples in one call."""
@@ -41,6 +46,8 @@ class Kind:
 
     def finish(self, rows: Rows, **options: Any) -> Any:
         """Compute the metric from its per-sample tensors."""
+        if self.each:
+            return rows[0]
         if self.stratified:
             check_strata(rows[1])
         if self.ranked:
@@ -57,6 +64,18 @@ class Kind:
 def mean_kind(per_sample: Callable[..., Tensor]) -> Kind:
     """Describe the mean of a per-sample function."""
     return Kind(lambda *batch: (per_sample(*batch).double(),), lambda values: values.mean(dim=1))
+
+
+def each_kind(measure: Callable[[Tensor], Tensor]) -> Kind:
+    """Describe a measure of every sample, such as its entropy."""
+
+    def rows(batch: Tensor) -> Rows:
+        values = measure(batch).double()
+        if values.ndim != 1:
+            raise ValueError(_EACH.format(name=measure.__name__, got=list(values.shape)))
+        return (values,)
+
+    return Kind(rows, lambda values: values.mean(dim=1), each=True)
 
 
 def counts(index: Tensor) -> Tensor:

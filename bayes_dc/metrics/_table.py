@@ -4,6 +4,8 @@ import inspect
 from collections.abc import Callable
 from typing import Any
 
+from torch import Tensor
+
 from bayes_dc.metrics import (
     adaptive,
     binary,
@@ -13,10 +15,11 @@ from bayes_dc.metrics import (
     ood,
     scores,
     selective,
+    uncertainty,
     votes,
 )
 from bayes_dc.metrics._checks import check_n_bins, check_risk, check_share
-from bayes_dc.metrics._kind import Kind, mean_kind
+from bayes_dc.metrics._kind import Kind, each_kind, mean_kind
 
 KINDS: dict[Callable[..., Any], Kind] = {
     scores.accuracy: mean_kind(scores.correct),
@@ -50,10 +53,26 @@ KINDS: dict[Callable[..., Any], Kind] = {
     votes.vote_nll: votes.VOTE_NLL,
     votes.spearman: votes.SPEARMAN,
     votes.kendall_tau_b: votes.KENDALL_TAU_B,
+    **{
+        measure: each_kind(measure)
+        for measure in (
+            uncertainty.entropy,
+            uncertainty.entropy_from_logits,
+            uncertainty.predictive_entropy,
+            uncertainty.expected_entropy,
+            uncertainty.mutual_information,
+            uncertainty.mutual_information_jackknife,
+            uncertainty.variation_ratio,
+            uncertainty.max_probability_score,
+            uncertainty.energy,
+            votes.vote_entropy,
+        )
+    },
 }
 
 _METRIC = "metric must be one of {known}; got {got}. For means of your own use bootstrap_mean."
 _OPTIONS = "{name} takes the options {known}; got {got}."
+_TENSORS = "{name} takes {want}; got {got}."
 _CERTAINTY = ("classes", "of", "normalisation", "thresholds")
 _CURVE = "{name} is no single number, so it has no interval. Take it of {instead}."
 _INSTEAD = {
@@ -73,6 +92,8 @@ def kind_of(metric: Callable[..., Any], options: dict[str, Any]) -> Kind:
         known = ", ".join(one.__name__ for one in KINDS)
         raise ValueError(_METRIC.format(known=known, got=name))
     parameters = list(inspect.signature(metric).parameters.values())[2:]
+    if kind.each:
+        parameters = []  # a temperature of the energy would change what is kept of a sample
     needed = {one.name for one in parameters if one.default is one.empty}
     if not needed <= set(options) <= {one.name for one in parameters}:
         known = ", ".join(one.name for one in parameters) or "none"
@@ -87,6 +108,17 @@ def kind_of(metric: Callable[..., Any], options: dict[str, Any]) -> Kind:
         else:
             check_share(value, option)
     return kind
+
+
+def check_batch(metric: Callable[..., Any], batch: tuple[Tensor | None, ...]) -> tuple[Any, ...]:
+    """Return the tensors of ``batch``, or raise if they are not as many as the metric takes."""
+    given = tuple(one for one in batch if one is not None)
+    names = list(inspect.signature(metric).parameters)[: 1 if KINDS[metric].each else 2]
+    if len(given) != len(names):
+        count = "one tensor" if len(names) == 1 else "two tensors"
+        want = f"{count}, {' and '.join(names)}"
+        raise TypeError(_TENSORS.format(name=metric.__name__, want=want, got=len(given)))
+    return given
 
 
 def check_scalar(metric: Callable[..., Any]) -> None:

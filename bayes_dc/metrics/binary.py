@@ -49,6 +49,10 @@ def positive_class(scores: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
 def positive_class_curve(scores: Tensor, labels: Tensor, n_bins: int = 15) -> ReliabilityCurve:
     """Compare the share of ones with the mean score in bins of equal width.
 
+    ::
+
+        ȳ_b = share of ones    s̄_b = mean score    over the n_b samples of bin b
+
     Args:
         scores: Probability of class 1 ``[B]``, any floating dtype.
         labels: 0 or 1 ``[B]``, any integer dtype.
@@ -57,6 +61,10 @@ def positive_class_curve(scores: Tensor, labels: Tensor, n_bins: int = 15) -> Re
     Returns:
         The curve, whose ``confidence`` is the mean score and whose ``accuracy`` the share of ones;
         empty bins are NaN.
+
+    Source:
+        DeGroot & Fienberg 1983, "The comparison and evaluation of forecasters", The Statistician
+        32.
     """
     check_n_bins(n_bins)
     return POSITIVE_CLASS_CURVE(scores, labels, n_bins=n_bins)
@@ -64,6 +72,10 @@ def positive_class_curve(scores: Tensor, labels: Tensor, n_bins: int = 15) -> Re
 
 def positive_class_ece(scores: Tensor, labels: Tensor, n_bins: int = 15) -> Tensor:
     """Expected calibration error of the probability of class 1; see the module.
+
+    ::
+
+        Σ_b n_b / n · |ȳ_b − s̄_b|    bins (lo, hi] of equal width
 
     For the top label of two classes call ``ece(torch.stack([1 - scores, scores], dim=1), labels)``:
     another number.
@@ -75,6 +87,10 @@ def positive_class_ece(scores: Tensor, labels: Tensor, n_bins: int = 15) -> Tens
 
     Returns:
         Float64 scalar, 0 … 1, lower is better; biased upwards on finite data, like ``ece``.
+
+    Source:
+        Naeini, Cooper, Hauskrecht 2015, "Obtaining well calibrated probabilities using Bayesian
+        binning", AAAI.
     """
     check_n_bins(n_bins)
     return POSITIVE_CLASS_ECE(scores, labels, n_bins=n_bins)

@@ -15,7 +15,7 @@ import math
 
 import torch
 
-from bayes_dc.metrics._checks import check_confidence
+from bayes_dc.metrics._checks import check_confidence, is_integer
 
 _MOST_STEPS = 60
 
@@ -103,6 +103,6 @@ def _upper(k: int, n: int, tail: float) -> float:
 
 def _check(successes: object, n: object) -> None:
     """Raise unless the counts are counts."""
-    numbers = [isinstance(v, int) and not isinstance(v, bool) for v in (successes, n)]
+    numbers = [is_integer(v) for v in (successes, n)]
     if not all(numbers) or not 0 <= successes <= n or n < 1:  # type: ignore[operator]
         raise ValueError(_COUNT.format(successes=successes, n=n))

@@ -7,12 +7,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from bayes_dc.metrics._checks import check_tensor
 from bayes_dc.metrics._kind import Kind, Rows
 from bayes_dc.metrics._resample import check_options, cut_of, draw, draw_metric
-from bayes_dc.metrics._table import check_scalar, kind_of
+from bayes_dc.metrics._table import check_batch, check_scalar, kind_of
 from bayes_dc.metrics.calibration import ece
 
-_VALUES = "values must be a tensor [n] without NaN, one number per sample; got {got}."
+_VALUES = "values must be a real tensor [n] without NaN, one number per sample; got {got}."
 _STATISTIC = (
     "statistic must turn indices of shape {indices} into one number per row without NaN; got {got}."
 )
@@ -77,7 +78,7 @@ def bootstrap_interval(
 def bootstrap_metric(
     metric: Callable[..., Tensor],
     first: Tensor,
-    second: Tensor,
+    second: Tensor | None = None,
     *,
     level: float = 0.95,
     resamples: int = 1000,
@@ -86,6 +87,8 @@ def bootstrap_metric(
 ) -> Interval:
     """Percentile interval of any metric of this package that is one number.
 
+    Of an uncertainty, which is one number per input, it is the interval of the mean.
+
     Equal seeds and numbers of samples draw equal samples for all metrics but the OOD ones, which
     resample ID and OOD inputs apart, each at its own size.
 
@@ -93,9 +96,10 @@ def bootstrap_metric(
     adds, so their intervals lean upwards. That of ``mce`` is a rough guide only.
 
     Args:
-        metric: A metric that takes two tensors, such as ``ece``, ``aurc`` or ``auroc``.
+        metric: A metric that takes two tensors, such as ``ece``, ``aurc`` or ``auroc``, or an
+            uncertainty of one, such as ``predictive_entropy``.
         first: Its first argument, all samples.
-        second: Its second argument.
+        second: Its second argument; None for an uncertainty.
         level: Confidence level, strictly between 0 and 1.
         resamples: Number of resamples, at least 1.
         seed: Seed of the resampling; 0 … 2**63 − 1.
@@ -106,7 +110,7 @@ def bootstrap_metric(
     """
     kind = kind_of(metric, options)
     check_scalar(metric)
-    rows = kind.rows(first, second)
+    rows = kind.rows(*check_batch(metric, (first, second)))
     return bootstrap_rows(kind, rows, options, level=level, resamples=resamples, seed=seed)
 
 
@@ -142,7 +146,7 @@ def interval_of(values: Tensor, level: float) -> Interval:
     """
     values, last = values.sort().values, len(values) - 1
     cut = int(cut_of(level, torch.tensor(len(values))))
-    return Interval(values[cut].item(), values[last - cut].item(), level, len(values))
+    return Interval(values[cut].item(), values[last - cut].item(), float(level), len(values))
 
 
 def bootstrap_mean(
@@ -161,10 +165,11 @@ def bootstrap_mean(
         The interval.
 
     Raises:
-        ValueError: If ``values`` is no vector, is empty or holds NaN, or an option is out of range.
+        ValueError: If ``values`` is no vector, is empty, complex or holds NaN, or an option is out
+            of range.
     """
-    if values.ndim != 1 or values.isnan().any():
-        got = f"shape {list(values.shape)}" if values.ndim != 1 else "NaN"
+    if check_tensor(values, "values").ndim != 1 or values.is_complex() or values.isnan().any():
+        got = "NaN" if values.ndim == 1 and not values.is_complex() else _shown(values)
         raise ValueError(_VALUES.format(got=got))
     values = values.double().cpu()
     return bootstrap_interval(
@@ -174,6 +179,11 @@ def bootstrap_mean(
         resamples=resamples,
         seed=seed,
     )
+
+
+def _shown(values: Tensor) -> str:
+    """What a tensor is, for a message."""
+    return f"shape {list(values.shape)}, dtype {values.dtype}"
 
 
 def bootstrap_ece(

@@ -105,6 +105,10 @@ def top_label(probs: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
 def reliability_curve(probs: Tensor, labels: Tensor, n_bins: int = 15) -> ReliabilityCurve:
     """Compare accuracy with mean confidence in bins of equal width.
 
+    ::
+
+        acc_b = mean 1[top label right]    conf_b = mean confidence    over the n_b samples of bin b
+
     Args:
         probs: Class probabilities ``[B, C]``, any floating dtype. Of equal maxima the first counts.
         labels: Class numbers ``[B]``, 0 … C − 1, any integer dtype; not every class need occur.
@@ -112,6 +116,10 @@ def reliability_curve(probs: Tensor, labels: Tensor, n_bins: int = 15) -> Reliab
 
     Returns:
         The curve, on the device of ``probs``; empty bins are NaN.
+
+    Source:
+        DeGroot & Fienberg 1983, "The comparison and evaluation of forecasters", The Statistician
+        32.
     """
     check_n_bins(n_bins)
     return RELIABILITY_CURVE(probs, labels, n_bins=n_bins)
@@ -119,6 +127,10 @@ def reliability_curve(probs: Tensor, labels: Tensor, n_bins: int = 15) -> Reliab
 
 def ece(probs: Tensor, labels: Tensor, n_bins: int = 15) -> Tensor:
     """Expected calibration error of the top label.
+
+    ::
+
+        Σ_b n_b / n · |acc_b − conf_b|    bins (lo, hi] of equal width, 1 in the last
 
     A perfectly calibrated network scores above 0 on finite data: about 0.010 for 1 000 samples and
     0.003 for 10 000 at a mean confidence of 0.95 with 15 bins. Smaller differences are noise.
@@ -131,6 +143,9 @@ def ece(probs: Tensor, labels: Tensor, n_bins: int = 15) -> Tensor:
 
     Returns:
         Float64 scalar, 0 … 1, lower is better.
+
+    Source:
+        Guo et al. 2017, "On calibration of modern neural networks", ICML, eq. 3.
     """
     check_n_bins(n_bins)
     return ECE(probs, labels, n_bins=n_bins)
@@ -138,6 +153,10 @@ def ece(probs: Tensor, labels: Tensor, n_bins: int = 15) -> Tensor:
 
 def mce(probs: Tensor, labels: Tensor, n_bins: int = 15) -> Tensor:
     """Maximum calibration error of the top label: the widest gap of all bins that hold samples.
+
+    ::
+
+        max_b |acc_b − conf_b|    over bins (lo, hi] that hold samples
 
     One sample alone in its bin is enough to make it large, so look at ``reliability_curve``'s
     counts before believing it.
@@ -149,6 +168,9 @@ def mce(probs: Tensor, labels: Tensor, n_bins: int = 15) -> Tensor:
 
     Returns:
         Float64 scalar, 0 … 1, lower is better; never below ``ece`` of the same bins.
+
+    Source:
+        Guo et al. 2017, "On calibration of modern neural networks", ICML, eq. 5.
     """
     check_n_bins(n_bins)
     return MCE(probs, labels, n_bins=n_bins)

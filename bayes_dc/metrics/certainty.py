@@ -9,14 +9,9 @@ and uncertain, N_iu incorrect and uncertain inputs::
     UA   = (N_cc + N_iu) / n         how often one of the two wanted cases holds
 
 R_cc is 1 where no input is certain and R_iu is 1 where none is wrong: nothing contradicts them.
-
 A threshold T in 0 … 1 stands for the limit T · log C, a property of the number of classes alone.
-``normalisation="test_set"`` puts it at u_min + T · (u_max − u_min) of the evaluated inputs, as the
-source does: for comparison with published curves only, because every value then hangs on the most
-uncertain input, and two test sets or two networks are cut at different limits.
-
-Source: Mobiny et al. 2021, *DropConnect is effective in modeling uncertainty of Bayesian deep
-networks*, Sci. Rep. 11:5458, there with mutual information as u.
+``normalisation="test_set"`` puts it at u_min + T · (u_max − u_min) of the evaluated inputs: for
+comparison with published curves only, as every value then hangs on the most uncertain input.
 """
 
 import itertools
@@ -103,9 +98,13 @@ def certainty_curves(
 ) -> CertaintyCurves:
     """R_cc, R_iu and UA over a sweep of thresholds; see the module for definitions and ties.
 
+    ::
+
+        R_cc = N_cc / (N_cc + N_ic)    R_iu = N_iu / (N_iu + N_ic)    UA = (N_cc + N_iu) / n
+
     Args:
-        uncertainty: Entropy or mutual information of every input, in nats, ``[n]``. Below 0 is
-            warned of where limits are shares of log C.
+        uncertainty: Entropy or mutual information of every input, nats ``[n]``; below 0 is warned
+            of where limits are shares of log C.
         correct: Whether each prediction is right, bool ``[n]``.
         classes: Number of classes C.
         normalisation: ``"log_classes"``: limits T · log C. ``"test_set"``: limits between the least
@@ -118,6 +117,9 @@ def certainty_curves(
     Raises:
         TypeError: If ``uncertainty`` is no tensor.
         ValueError: If an argument is out of range or ``n`` is 0.
+
+    Source:
+        Mobiny et al. 2021, Sci. Rep. 11:5458 (there with ``"test_set"`` and mutual information).
 
     Example:
         >>> right = correct(prediction.mean, labels)
@@ -140,6 +142,10 @@ def certainty_area(
 ) -> Tensor:
     """Area under R_cc, R_iu or UA: the mean over the sweep of thresholds, by trapezoids.
 
+    ::
+
+        ∫ R(T) dT / (largest T − least T)
+
     Args:
         uncertainty: Entropy or mutual information of every input, in nats, ``[n]``.
         correct: Whether each prediction is right, bool ``[n]``.
@@ -150,6 +156,9 @@ def certainty_area(
 
     Returns:
         Float64 scalar, 0 … 1, higher is better: ``certainty_curves(...).areas()[of]``.
+
+    Source:
+        Mobiny et al. 2021, Sci. Rep. 11:5458.
     """
     options = {"classes": classes, "normalisation": normalisation, "thresholds": thresholds}
     check_options(options | {"of": of})
@@ -173,11 +182,8 @@ def check_options(options: Mapping[str, Any]) -> None:
 def _rows(uncertainty: Tensor, correct: Tensor) -> tuple[Tensor, Tensor]:
     """Uncertainty in float64 and whether each prediction is right, on one device."""
     uncertainty = check_scores(uncertainty, "uncertainty", empty=False)
-    if (
-        not isinstance(correct, Tensor)
-        or correct.dtype != torch.bool
-        or correct.shape != uncertainty.shape
-    ):
+    known = isinstance(correct, Tensor) and correct.dtype == torch.bool
+    if not known or correct.shape != uncertainty.shape:
         got = type(correct).__name__
         if isinstance(correct, Tensor):
             got = f"shape {list(correct.shape)}, dtype {correct.dtype}"

@@ -55,6 +55,10 @@ class BrierDecomposition:
 def classwise_ece(probs: Tensor, labels: Tensor, n_bins: int = 15) -> Tensor:
     """Calibration error of all class probabilities, averaged over classes; see the module.
 
+    ::
+
+        1/C Σ_c Σ_b n_cb / n · |ō_cb − p̄_cb|
+
     With many classes most forecasts are near 0 and near right, so the number is small: compare it
     only at an equal number of classes.
 
@@ -65,6 +69,9 @@ def classwise_ece(probs: Tensor, labels: Tensor, n_bins: int = 15) -> Tensor:
 
     Returns:
         Float64 scalar, 0 … 2/C, lower is better.
+
+    Source:
+        Kull et al. 2019, "Beyond temperature scaling", NeurIPS.
     """
     check_n_bins(n_bins)
     return CLASSWISE_ECE(probs, labels, n_bins=n_bins)
@@ -72,6 +79,10 @@ def classwise_ece(probs: Tensor, labels: Tensor, n_bins: int = 15) -> Tensor:
 
 def brier_decomposition(probs: Tensor, labels: Tensor, n_bins: int = 15) -> BrierDecomposition:
     """Split the Brier score into reliability, resolution, uncertainty and a remainder.
+
+    ::
+
+        brier = reliability − resolution + uncertainty + remainder
 
     Bins are those of every class's own probability. Splits by predicted class or by top-label
     confidence are other numbers. See the module for the formulas.
@@ -83,6 +94,11 @@ def brier_decomposition(probs: Tensor, labels: Tensor, n_bins: int = 15) -> Brie
 
     Returns:
         The parts, whose sum ``.brier`` is ``brier`` of the same arguments.
+
+    Source:
+        Murphy 1973, "A new vector partition of the probability score", Journal of Applied
+        Meteorology 12; Stephenson, Coelho, Jolliffe 2008, "Two extra components in the Brier score
+        decomposition" (the remainder).
     """
     check_n_bins(n_bins)
     return BRIER_DECOMPOSITION(probs, labels, n_bins=n_bins)
@@ -91,6 +107,10 @@ def brier_decomposition(probs: Tensor, labels: Tensor, n_bins: int = 15) -> Brie
 def brier_reliability(probs: Tensor, labels: Tensor, n_bins: int = 15) -> Tensor:
     """Reliability part of the Brier score; see ``brier_decomposition``.
 
+    ::
+
+        Σ_c Σ_b n_cb / n · (p̄_cb − ō_cb)²
+
     Args:
         probs: Class probabilities ``[B, C]`` of all samples, any floating dtype.
         labels: Class numbers ``[B]``, 0 … C − 1, any integer dtype.
@@ -98,12 +118,20 @@ def brier_reliability(probs: Tensor, labels: Tensor, n_bins: int = 15) -> Tensor
 
     Returns:
         Float64 scalar, 0 … 2, lower is better; biased upwards on finite data, like ``ece``.
+
+    Source:
+        Murphy 1973, "A new vector partition of the probability score", Journal of Applied
+        Meteorology 12.
     """
     return brier_decomposition(probs, labels, n_bins).reliability
 
 
 def brier_resolution(probs: Tensor, labels: Tensor, n_bins: int = 15) -> Tensor:
     """Resolution part of the Brier score; see ``brier_decomposition``.
+
+    ::
+
+        Σ_c Σ_b n_cb / n · (ō_cb − ō_c)²
 
     Args:
         probs: Class probabilities ``[B, C]`` of all samples, any floating dtype.
@@ -112,6 +140,10 @@ def brier_resolution(probs: Tensor, labels: Tensor, n_bins: int = 15) -> Tensor:
 
     Returns:
         Float64 scalar, 0 … 1 − 1/C, higher is better.
+
+    Source:
+        Murphy 1973, "A new vector partition of the probability score", Journal of Applied
+        Meteorology 12.
     """
     return brier_decomposition(probs, labels, n_bins).resolution
 
@@ -119,12 +151,20 @@ def brier_resolution(probs: Tensor, labels: Tensor, n_bins: int = 15) -> Tensor:
 def brier_uncertainty(probs: Tensor, labels: Tensor) -> Tensor:
     """Uncertainty part of the Brier score, a property of the labels; see ``brier_decomposition``.
 
+    ::
+
+        Σ_c ō_c (1 − ō_c)
+
     Args:
         probs: Class probabilities ``[B, C]`` of all samples, any floating dtype.
         labels: Class numbers ``[B]``, 0 … C − 1, any integer dtype.
 
     Returns:
         Float64 scalar, 0 … 1 − 1/C, neither direction is better.
+
+    Source:
+        Murphy 1973, "A new vector partition of the probability score", Journal of Applied
+        Meteorology 12.
     """
     return brier_decomposition(probs, labels, 1).uncertainty
 
@@ -155,9 +195,8 @@ def _classwise_ece(probs: Tensor, labels: Tensor, weight: Tensor, n_bins: int = 
 def _parts(probs: Tensor, labels: Tensor, weight: Tensor, n_bins: int = 15) -> BrierDecomposition:
     """Parts [R] of weighted samples [R, n]."""
     n = len(probs)
-    reliability, resolution, uncertainty, brier = torch.zeros(
-        4, len(weight), dtype=torch.float64, device=probs.device
-    )
+    none = torch.zeros(len(weight), dtype=torch.float64, device=probs.device)
+    reliability, resolution, uncertainty, brier = (none.clone() for _ in range(4))
     for c in range(probs.shape[1]):
         p, o = probs[:, c], (labels == c).double()
         bins = bin_of(p, n_bins)

@@ -33,6 +33,10 @@ from bayes_dc.metrics.uncertainty import (
 def auroc(scores_in: Tensor, scores_out: Tensor) -> Tensor:
     """Area under the ROC curve: chance that an OOD input scores above an ID input.
 
+    ::
+
+        P(OOD score > ID score) + ½ P(equal)
+
     Args:
         scores_in: Uncertainty of the ID inputs ``[n_in]``, any floating dtype.
         scores_out: Uncertainty of the OOD inputs ``[n_out]``, any floating dtype.
@@ -40,6 +44,10 @@ def auroc(scores_in: Tensor, scores_out: Tensor) -> Tensor:
     Returns:
         Float64 scalar, 0 … 1, higher is better; 0.5 for scores that say nothing, exactly so for
         equal scores. Free of n_in / n_out.
+
+    Source:
+        Hendrycks & Gimpel 2017, "A baseline for detecting misclassified and out-of-distribution
+        examples", ICLR.
     """
     return AUROC(scores_in, scores_out)
 
@@ -47,12 +55,20 @@ def auroc(scores_in: Tensor, scores_out: Tensor) -> Tensor:
 def aupr_out(scores_in: Tensor, scores_out: Tensor) -> Tensor:
     """Average precision of finding OOD inputs by high scores.
 
+    ::
+
+        mean over OOD scores s of  #OOD with score ≥ s / #all with score ≥ s
+
     Args:
         scores_in: Uncertainty of the ID inputs ``[n_in]``, any floating dtype.
         scores_out: Uncertainty of the OOD inputs ``[n_out]``, any floating dtype.
 
     Returns:
         Float64 scalar, above 0 … 1, higher is better; about n_out / (n_in + n_out) by chance.
+
+    Source:
+        Hendrycks & Gimpel 2017, "A baseline for detecting misclassified and out-of-distribution
+        examples", ICLR.
     """
     return AUPR_OUT(scores_in, scores_out)
 
@@ -60,18 +76,30 @@ def aupr_out(scores_in: Tensor, scores_out: Tensor) -> Tensor:
 def aupr_in(scores_in: Tensor, scores_out: Tensor) -> Tensor:
     """Average precision of finding ID inputs by low scores.
 
+    ::
+
+        mean over ID scores s of  #ID with score ≤ s / #all with score ≤ s
+
     Args:
         scores_in: Uncertainty of the ID inputs ``[n_in]``, any floating dtype.
         scores_out: Uncertainty of the OOD inputs ``[n_out]``, any floating dtype.
 
     Returns:
         Float64 scalar, above 0 … 1, higher is better; about n_in / (n_in + n_out) by chance.
+
+    Source:
+        Hendrycks & Gimpel 2017, "A baseline for detecting misclassified and out-of-distribution
+        examples", ICLR.
     """
     return AUPR_IN(scores_in, scores_out)
 
 
 def fpr_at_tpr(scores_in: Tensor, scores_out: Tensor, tpr: float = 0.95) -> Tensor:
     """Share of ID inputs called OOD at the threshold that finds at least ``tpr`` of the OOD inputs.
+
+    ::
+
+        min {FPR(t) : TPR(t) ≥ tpr}    TPR, FPR(t) = share of OOD, of ID with score ≥ t
 
     For the reading with ID as positive call ``fpr_at_tpr(-scores_out, -scores_in)``.
 
@@ -82,6 +110,10 @@ def fpr_at_tpr(scores_in: Tensor, scores_out: Tensor, tpr: float = 0.95) -> Tens
 
     Returns:
         Float64 scalar, 0 … 1, lower is better; 1 for a constant score.
+
+    Source:
+        Liang, Li, Srikant 2018, "Enhancing the reliability of out-of-distribution image detection
+        in neural networks", ICLR (there with ID positive).
     """
     check_share(tpr, "tpr")
     return FPR_AT_TPR(scores_in, scores_out, tpr=tpr)
@@ -116,39 +148,51 @@ def _rows(scores_in: Tensor, scores_out: Tensor) -> tuple[Tensor, Tensor]:
     return scores, torch.arange(len(scores), device=scores.device) >= len(scores_in)
 
 
-def _auroc(scores: Tensor, is_ood: Tensor) -> Tensor:
-    """AUROC of ranked data sets [R, n]."""
-    ids, (first, last) = running_sum(~is_ood), tie_groups(scores)
+def _ranks(scores: Tensor) -> tuple[Tensor, Tensor]:
+    """Of every ranked sample [n]: how many lie below its value, and how many not above it."""
+    first, last = tie_groups(scores[None])
+    return first[0], last[0] + 1
+
+
+def _auroc(scores: Tensor, is_ood: Tensor, weight: Tensor) -> Tensor:
+    """AUROC [R] of ranked samples [n] that occur ``weight`` [R, n] times."""
+    ids, (below, upto) = running_sum(weight * ~is_ood), _ranks(scores)
     # whole numbers, so the sums are exact: ID inputs below, and half of those equal
-    below = (ids.gather(1, first) + ids.gather(1, last + 1)) / 2
-    n_out = is_ood.sum(dim=1)
-    return (below * is_ood).sum(dim=1) / (n_out * ids[:, -1])
+    beaten = (ids[:, below[is_ood]] + ids[:, upto[is_ood]]) / 2
+    out = weight[:, is_ood]
+    return (beaten * out).sum(dim=1) / (out.sum(dim=1) * ids[:, -1])
 
 
-def _aupr_out(scores: Tensor, is_ood: Tensor) -> Tensor:
-    """Average precision for OOD of ranked data sets [R, n]."""
-    found, (first, _) = running_sum(is_ood), tie_groups(scores)
-    precision = (found[:, -1:] - found.gather(1, first)) / (scores.shape[1] - first)
-    return (precision * is_ood).sum(dim=1) / found[:, -1]
+def _aupr_out(scores: Tensor, is_ood: Tensor, weight: Tensor) -> Tensor:
+    """Average precision for OOD [R] of ranked samples [n] that occur ``weight`` [R, n] times."""
+    below = _ranks(scores)[0][is_ood]
+    found, all_of_them = running_sum(weight * is_ood), running_sum(weight)
+    above = all_of_them[:, -1:] - all_of_them[:, below]
+    precision = (found[:, -1:] - found[:, below]) / above.clamp(min=1)  # 0: not drawn
+    return (precision * weight[:, is_ood]).sum(dim=1) / found[:, -1]
 
 
-def _aupr_in(scores: Tensor, is_ood: Tensor) -> Tensor:
-    """Average precision for ID of ranked data sets [R, n]."""
-    found, (_, last) = running_sum(~is_ood), tie_groups(scores)
-    precision = found.gather(1, last + 1) / (last + 1)
-    return (precision * ~is_ood).sum(dim=1) / found[:, -1]
+def _aupr_in(scores: Tensor, is_ood: Tensor, weight: Tensor) -> Tensor:
+    """Average precision for ID [R] of ranked samples [n] that occur ``weight`` [R, n] times."""
+    upto = _ranks(scores)[1][~is_ood]
+    found, all_of_them = running_sum(weight * ~is_ood), running_sum(weight)
+    precision = found[:, upto] / all_of_them[:, upto].clamp(min=1)
+    return (precision * weight[:, ~is_ood]).sum(dim=1) / found[:, -1]
 
 
-def _fpr_at_tpr(scores: Tensor, is_ood: Tensor, tpr: float = 0.95) -> Tensor:
-    """FPR at TPR of ranked data sets [R, n]."""
-    out, ids, (first, _) = running_sum(is_ood), running_sum(~is_ood), tie_groups(scores)
+def _fpr_at_tpr(scores: Tensor, is_ood: Tensor, weight: Tensor, tpr: float = 0.95) -> Tensor:
+    """FPR at TPR [R] of ranked samples [n] that occur ``weight`` [R, n] times."""
+    out, ids = running_sum(weight * is_ood), running_sum(weight * ~is_ood)
+    below = _ranks(scores)[0]
+    # Both shares fall as the limit rises, so the highest limit that reaches the TPR has the least
+    # FPR; a limit at a value that was not drawn has the shares of the next that was.
     # k / n_out is correctly rounded, so 19 of 20 reaches the double next to 0.95
-    reached = (out[:, -1:] - out.gather(1, first)) / out[:, -1:] >= tpr
-    false = (ids[:, -1:] - ids.gather(1, first)) / ids[:, -1:]
+    reached = (out[:, -1:] - out[:, below]) / out[:, -1:] >= tpr
+    false = (ids[:, -1:] - ids[:, below]) / ids[:, -1:]
     return torch.where(reached, false, 1.0).amin(dim=1)
 
 
-AUROC = Kind(_rows, _auroc, ranked=True, stratified=True)
-AUPR_OUT = Kind(_rows, _aupr_out, ranked=True, stratified=True)
-AUPR_IN = Kind(_rows, _aupr_in, ranked=True, stratified=True)
-FPR_AT_TPR = Kind(_rows, _fpr_at_tpr, ranked=True, stratified=True)
+AUROC = Kind(_rows, _auroc, weighted=True, ranked=True, stratified=True)
+AUPR_OUT = Kind(_rows, _aupr_out, weighted=True, ranked=True, stratified=True)
+AUPR_IN = Kind(_rows, _aupr_in, weighted=True, ranked=True, stratified=True)
+FPR_AT_TPR = Kind(_rows, _fpr_at_tpr, weighted=True, ranked=True, stratified=True)

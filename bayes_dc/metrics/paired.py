@@ -6,9 +6,10 @@ from typing import Any
 
 from torch import Tensor
 
+from bayes_dc.metrics._checks import check_tensor
 from bayes_dc.metrics._kind import Kind
 from bayes_dc.metrics._resample import check_options, draw_metric
-from bayes_dc.metrics._table import check_scalar, kind_of
+from bayes_dc.metrics._table import check_batch, check_scalar, kind_of
 from bayes_dc.metrics.bootstrap import Interval, interval_of
 
 _PAIRS = (
@@ -19,7 +20,7 @@ _INFINITE = (
     "the difference of {name} has no interval: a resample is infinite for both networks. Compare "
     "it without the samples that have an infinite loss."
 )
-_VALUES = "{name} must be a tensor [n] of finite values, one per sample; got {got}."
+_VALUES = "{name} must be a real tensor [n] of finite values, one per sample; got {got}."
 
 
 @dataclass(frozen=True)
@@ -39,8 +40,8 @@ class PairIntervals:
 
 def bootstrap_difference(
     metric: Callable[..., Tensor],
-    first: tuple[Tensor, Tensor],
-    second: tuple[Tensor, Tensor],
+    first: tuple[Tensor, ...],
+    second: tuple[Tensor, ...],
     *,
     paired: bool = True,
     level: float = 0.95,
@@ -54,8 +55,9 @@ def bootstrap_difference(
     for both cancels; 0 outside the interval means that they differ on samples of this kind.
 
     Args:
-        metric: A metric that takes two tensors, such as ``ece`` or ``aurc``.
-        first: Its two arguments for the first network, all samples.
+        metric: A metric that takes two tensors, such as ``ece`` or ``aurc``, or an uncertainty of
+            one, such as ``predictive_entropy``, whose means are compared.
+        first: Its arguments for the first network, all samples.
         second: The same for the second network.
         paired: Whether both hold the same samples in the same order. False: the networks are
             resampled independently, each at its own size.
@@ -83,8 +85,8 @@ def bootstrap_difference(
 
 def bootstrap_pair(
     metric: Callable[..., Tensor],
-    first: tuple[Tensor, Tensor],
-    second: tuple[Tensor, Tensor],
+    first: tuple[Tensor, ...],
+    second: tuple[Tensor, ...],
     *,
     level: float = 0.95,
     resamples: int = 1000,
@@ -97,8 +99,9 @@ def bootstrap_pair(
     work.
 
     Args:
-        metric: A metric that takes two tensors, such as ``ece`` or ``aurc``.
-        first: Its two arguments for the first network, all samples.
+        metric: A metric that takes two tensors, such as ``ece`` or ``aurc``, or an uncertainty of
+            one, such as ``predictive_entropy``, whose means are compared.
+        first: Its arguments for the first network, all samples.
         second: The same for the second network, in the same order.
         level: Confidence level, strictly between 0 and 1.
         resamples: Number of resamples, at least 1.
@@ -119,7 +122,7 @@ def bootstrap_pair(
 
 def _draws(
     metric: Callable[..., Tensor],
-    networks: tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]],
+    networks: tuple[tuple[Tensor, ...], tuple[Tensor, ...]],
     options: dict[str, Any],
     paired: bool,
     level: float,
@@ -129,14 +132,14 @@ def _draws(
     """The metric of every resample [resamples] for both networks."""
     kind = kind_of(metric, options)
     check_scalar(metric)
-    rows = [kind.rows(*arguments) for arguments in networks]
+    rows = [kind.rows(*check_batch(metric, arguments)) for arguments in networks]
     sizes = [len(one[0]) for one in rows]
     for size in sizes:
         check_options(size, level, resamples, seed)
     if paired and sizes[0] != sizes[1]:
         raise ValueError(_PAIRS.format(first=sizes[0], second=sizes[1]))
     # Equal seeds draw equal samples of equal numbers; strata take seed and seed + 1.
-    seeds = (seed, seed if paired else (seed + 2) % 2**63)
+    seeds = (seed, seed if paired else (int(seed) + 2) % 2**63)
     return [
         draw_metric(kind, one, options, resamples, s) for one, s in zip(rows, seeds, strict=True)
     ]
@@ -169,12 +172,15 @@ def bootstrap_mean_difference(
     """
     means = []
     for number, (name, values) in enumerate((("first", first), ("second", second))):
-        if values.ndim != 1 or not values.isfinite().all():
-            got = f"shape {list(values.shape)}" if values.ndim != 1 else "NaN or infinities"
+        flat = check_tensor(values, name).ndim == 1 and not values.is_complex()
+        if not flat or not values.isfinite().all():
+            got = (
+                "NaN or infinities" if flat else f"shape {list(values.shape)}, dtype {values.dtype}"
+            )
             raise ValueError(_VALUES.format(name=name, got=got))
         check_options(len(values), level, resamples, seed)
         values = values.detach().double().cpu()
-        seeded = (seed + number) % 2**63
+        seeded = (int(seed) + number) % 2**63
         kind = Kind(lambda one: (one,), lambda one: one.mean(dim=1))
         means.append(draw_metric(kind, (values,), {}, resamples, seeded))
     return interval_of(means[1] - means[0], level)

@@ -10,10 +10,16 @@ from typing import Literal
 
 from torch import Tensor
 
+from bayes_dc.metrics._checks import check_tensor, check_wrong
 from bayes_dc.metrics.binomial import binomial_interval
 
 PolicyScore = Literal["entropy", "mutual_information", "max_probability"]
 """Uncertainty that a policy compares; ``max_probability`` is 1 − the largest probability."""
+
+_UNCERTAINTY = (
+    "uncertainty must be floating point, the policy's score of every input; got dtype {got}."
+)
+_INPUTS = "uncertainty must have shape [n], one number for each of n ≥ 1 inputs; got shape {got}."
 
 
 @dataclass(frozen=True)
@@ -50,7 +56,12 @@ class Policy:
 
         Returns:
             Bool ``[...]``; False for NaN.
+
+        Raises:
+            TypeError: If it is no floating point tensor.
         """
+        if not check_tensor(uncertainty, "uncertainty").is_floating_point():
+            raise TypeError(_UNCERTAINTY.format(got=uncertainty.dtype))
         return (uncertainty <= self.threshold) & ~uncertainty.isnan()
 
     def outcome(self, uncertainty: Tensor, wrong: Tensor) -> "PolicyOutcome":
@@ -62,8 +73,14 @@ class Policy:
 
         Returns:
             Coverage and risk with exact intervals, to set beside the promise.
+
+        Raises:
+            ValueError: If one of them has another shape or dtype.
         """
         accepted = self.accepts(uncertainty)
+        if accepted.ndim != 1 or len(accepted) == 0:
+            raise ValueError(_INPUTS.format(got=list(accepted.shape)))
+        wrong = check_wrong(wrong, uncertainty)
         count, errors = int(accepted.sum()), int((accepted & wrong).sum())
         return PolicyOutcome(
             n=len(accepted),

@@ -13,7 +13,7 @@ means over-weights a smaller last batch.
 import torch
 from torch import Tensor
 
-from bayes_dc.metrics._checks import check_labels, check_probs
+from bayes_dc.metrics._checks import check_labels, check_probs, check_tensor
 
 _LOGITS = "logits must be a floating point tensor of shape [B, C] without NaN; got {got}."
 
@@ -35,12 +35,19 @@ def correct(probs: Tensor, labels: Tensor) -> Tensor:
 def accuracy(probs: Tensor, labels: Tensor) -> Tensor:
     """Share of rows whose most probable class is the label.
 
+    ::
+
+        mean 1[argmax_k p_k = y]
+
     Args:
         probs: Class probabilities ``[B, C]``, any floating dtype. Of equal maxima the first counts.
         labels: Class numbers ``[B]``, 0 … C − 1, any integer dtype.
 
     Returns:
         Float64 scalar, 0 … 1, higher is better.
+
+    Source:
+        1 less the 0/1 loss; Bishop 2006, "Pattern recognition and machine learning", section 1.5.
     """
     return correct(probs, labels).double().mean()
 
@@ -64,6 +71,10 @@ def nll_per_sample(probs: Tensor, labels: Tensor) -> Tensor:
 def nll(probs: Tensor, labels: Tensor) -> Tensor:
     """Mean negative log-probability of the labels.
 
+    ::
+
+        mean −log p_y
+
     Nothing is clipped: one label of probability 0 makes the result +inf. It is never NaN.
     ``nll_per_sample`` tells which rows are to blame; ``nll_from_logits`` cannot underflow.
 
@@ -73,6 +84,10 @@ def nll(probs: Tensor, labels: Tensor) -> Tensor:
 
     Returns:
         Float64 scalar, nats, 0 … ∞, lower is better.
+
+    Source:
+        Good 1952, "Rational decisions", Journal of the Royal Statistical Society B 14 (the
+        logarithmic score).
     """
     return nll_per_sample(probs, labels).mean()
 
@@ -91,6 +106,7 @@ def nll_from_logits_per_sample(logits: Tensor, labels: Tensor) -> Tensor:
         ValueError: If ``logits`` has another shape or dtype, holds NaN or +inf, or a row is all
             −inf.
     """
+    check_tensor(logits, "logits")
     if logits.ndim != 2 or logits.numel() == 0 or not logits.is_floating_point():
         raise ValueError(_LOGITS.format(got=f"shape {list(logits.shape)}, dtype {logits.dtype}"))
     logs = logits.double().log_softmax(dim=1)
@@ -104,12 +120,20 @@ def nll_from_logits_per_sample(logits: Tensor, labels: Tensor) -> Tensor:
 def nll_from_logits(logits: Tensor, labels: Tensor) -> Tensor:
     """Mean negative log-probability of the labels under ``softmax(logits)``.
 
+    ::
+
+        mean (log Σ_k exp z_k − z_y)
+
     Args:
         logits: Network output before softmax ``[B, C]``, any floating dtype; −inf excludes a class.
         labels: Class numbers ``[B]``, 0 … C − 1, any integer dtype.
 
     Returns:
         Float64 scalar, nats, 0 … ∞, lower is better.
+
+    Source:
+        Good 1952, "Rational decisions", Journal of the Royal Statistical Society B 14 (the
+        logarithmic score).
     """
     return nll_from_logits_per_sample(logits, labels).mean()
 
@@ -133,6 +157,10 @@ def brier_per_sample(probs: Tensor, labels: Tensor) -> Tensor:
 def brier(probs: Tensor, labels: Tensor) -> Tensor:
     """Mean Brier score, in the form that sums over classes.
 
+    ::
+
+        mean Σ_k (p_k − 1[k = y])²
+
     Other texts divide by C, or by 2 for two classes. Here a sure and right row scores 0, a sure and
     wrong one 2, and the uniform row 1 − 1/C.
 
@@ -142,5 +170,9 @@ def brier(probs: Tensor, labels: Tensor) -> Tensor:
 
     Returns:
         Float64 scalar, 0 … 2, lower is better.
+
+    Source:
+        Brier 1950, "Verification of forecasts expressed in terms of probability", Monthly Weather
+        Review 78.
     """
     return brier_per_sample(probs, labels).mean()

@@ -44,6 +44,10 @@ class RiskCoverageCurve:
 def risk_coverage_curve(uncertainty: Tensor, loss: Tensor) -> RiskCoverageCurve:
     """Selective risk as a function of coverage; see the module for the formula and ties.
 
+    ::
+
+        risk(k) = 1/k Σ_{i ≤ k} loss_(i)    coverage(k) = k / n
+
     Args:
         uncertainty: Higher is less sure ``[n]``, any floating dtype, may be infinite; for
             confidences pass ``1 - confidence``.
@@ -51,12 +55,20 @@ def risk_coverage_curve(uncertainty: Tensor, loss: Tensor) -> RiskCoverageCurve:
 
     Returns:
         The curve, on the device of ``uncertainty``.
+
+    Source:
+        El-Yaniv & Wiener 2010, "On the foundations of noise-free selective classification", JMLR
+        11.
     """
     return RISK_COVERAGE_CURVE(uncertainty, loss)
 
 
 def aurc(uncertainty: Tensor, loss: Tensor) -> Tensor:
     """Area under the risk-coverage curve: the mean of the n selective risks.
+
+    ::
+
+        1/n Σ_k risk(k)
 
     Args:
         uncertainty: Higher is less sure ``[n]``, any floating dtype, may be infinite.
@@ -65,12 +77,20 @@ def aurc(uncertainty: Tensor, loss: Tensor) -> Tensor:
     Returns:
         Float64 scalar, lower is better; 0 … 1 for a 0/1 loss, and the mean loss for an
         uncertainty that says nothing.
+
+    Source:
+        Geifman, Uziel, El-Yaniv 2019, "Bias-reduced uncertainty estimation for deep neural
+        classifiers", ICLR.
     """
     return AURC(uncertainty, loss)
 
 
 def excess_aurc(uncertainty: Tensor, loss: Tensor) -> Tensor:
     """AURC above that of the best ranking of the same losses: what ranking better would bring.
+
+    ::
+
+        AURC − AURC of ranking by the loss itself
 
     The best ranking is taken on these n samples, not by the limit e + (1 − e) ln(1 − e), and ties
     count by expectation, so the number is never negative.
@@ -81,12 +101,20 @@ def excess_aurc(uncertainty: Tensor, loss: Tensor) -> Tensor:
 
     Returns:
         Float64 scalar, lower is better; 0 … 1 for a 0/1 loss, 0 exactly for the best ranking.
+
+    Source:
+        Geifman, Uziel, El-Yaniv 2019, "Bias-reduced uncertainty estimation for deep neural
+        classifiers", ICLR.
     """
     return EXCESS_AURC(uncertainty, loss)
 
 
 def coverage_at_risk(uncertainty: Tensor, loss: Tensor, risk: float) -> Tensor:
     """Largest coverage whose selective risk is at most ``risk``.
+
+    ::
+
+        max {k / n : risk(k) ≤ risk}
 
     It reads the curve of these samples, and so promises nothing for new ones.
 
@@ -97,6 +125,10 @@ def coverage_at_risk(uncertainty: Tensor, loss: Tensor, risk: float) -> Tensor:
 
     Returns:
         Float64 scalar, 0 … 1, higher is better; 0 if no coverage is safe enough.
+
+    Source:
+        Geifman & El-Yaniv 2017, "Selective classification for deep neural networks", NeurIPS (there
+        with a bound, see ``policy_for_risk``).
     """
     check_risk(risk)
     return COVERAGE_AT_RISK(uncertainty, loss, risk=risk)
@@ -105,6 +137,10 @@ def coverage_at_risk(uncertainty: Tensor, loss: Tensor, risk: float) -> Tensor:
 def risk_at_coverage(uncertainty: Tensor, loss: Tensor, coverage: float) -> Tensor:
     """Selective risk of the ⌈coverage · n⌉ surest inputs.
 
+    ::
+
+        risk(⌈coverage · n⌉)
+
     Args:
         uncertainty: Higher is less sure ``[n]``, any floating dtype, may be infinite.
         loss: Loss of every prediction ``[n]``, bool or finite floats.
@@ -112,6 +148,10 @@ def risk_at_coverage(uncertainty: Tensor, loss: Tensor, coverage: float) -> Tens
 
     Returns:
         Float64 scalar, lower is better; 0 … 1 for a 0/1 loss.
+
+    Source:
+        El-Yaniv & Wiener 2010, "On the foundations of noise-free selective classification", JMLR
+        11.
     """
     check_share(coverage, "coverage")
     return RISK_AT_COVERAGE(uncertainty, loss, coverage=coverage)

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from bayes_dc.metrics._kind import Rows
-from bayes_dc.metrics._table import check_scalar, kind_of
+from bayes_dc.metrics._table import check_batch, check_scalar, kind_of
 from bayes_dc.metrics.bootstrap import Interval, bootstrap_rows
 
 _EMPTY = "no samples: update was never called with any. Call it for every batch before {call}."
@@ -20,14 +20,15 @@ _SHAPE = (
 class Streaming:
     """Collects batches and computes one metric of them all.
 
-    Kept are the few numbers per sample that the metric needs, on the CPU: 8 bytes for means, 9 for
-    top-label calibration and OOD, 16 for selective prediction, 8 C + 8 for class-wise calibration.
+    Kept are the few numbers per sample that the metric needs, on the CPU: 8 bytes for means and for
+    uncertainties, 9 for top-label calibration and OOD, 16 for selective prediction, 8 C + 8 for
+    class-wise calibration.
     They are put together in the order of the calls, so ``compute`` returns the bits of the one-call
     form on CPU however the samples were cut into batches.
 
     Args:
         metric: A metric of this package that takes two tensors, such as ``ece``, ``aurc`` or
-            ``auroc``.
+            ``auroc``, or an uncertainty of one, such as ``predictive_entropy`` or ``entropy``.
         **options: Its options by keyword, such as ``n_bins=10``.
 
     Raises:
@@ -51,18 +52,21 @@ class Streaming:
         """Number of samples so far."""
         return sum(len(rows[0]) for rows in self._batches)
 
-    def update(self, first: Tensor, second: Tensor) -> None:
+    def update(self, first: Tensor, second: Tensor | None = None) -> None:
         """Add a batch.
 
         Args:
             first: First argument of the metric, for this batch.
-            second: Second argument. For OOD metrics one of the two may be ``torch.empty(0)``.
+            second: Second argument; None for an uncertainty. For OOD metrics one of the two may be
+                ``torch.empty(0)``.
 
         Raises:
+            TypeError: If the metric takes another number of tensors.
             ValueError: If the batch is refused by the metric or has another number of classes;
                 the state is then unchanged.
         """
-        rows = tuple(row.detach().cpu() for row in self._kind.rows(first, second))
+        batch = check_batch(self._metric, (first, second))
+        rows = tuple(row.detach().cpu() for row in self._kind.rows(*batch))
         if self._batches:
             want = [list(row.shape[1:]) for row in self._batches[0]]
             got = [list(row.shape[1:]) for row in rows]
@@ -74,12 +78,14 @@ class Streaming:
         """Compute the metric of all batches.
 
         Returns:
-            What the one-call form returns, on the CPU.
+            What the one-call form returns, on the CPU; of an uncertainty float64 ``[n]``.
         """
         return self._kind.finish(self._rows("compute"), **self._options)
 
     def interval(self, *, level: float = 0.95, resamples: int = 1000, seed: int = 0) -> Interval:
-        """Compute the metric's bootstrap interval; see ``bootstrap_metric``.
+        """Compute the bootstrap interval of the metric, of an uncertainty's mean.
+
+        See ``bootstrap_metric``.
 
         Args:
             level: Confidence level, strictly between 0 and 1.

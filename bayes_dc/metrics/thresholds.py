@@ -24,10 +24,9 @@ import math
 from dataclasses import dataclass
 from typing import get_args
 
-import torch
 from torch import Tensor
 
-from bayes_dc.metrics._checks import check_confidence, check_scores
+from bayes_dc.metrics._checks import check_confidence, check_scores, check_wrong, is_number
 from bayes_dc.metrics.binomial import binomial_lower, binomial_upper
 from bayes_dc.metrics.policy import Policy, PolicyScore
 
@@ -38,7 +37,6 @@ _SCORE = "score must be one of {allowed}; got {got!r}."
 _TARGET = (
     "the target {kind} must be a number between 0 and 1 (excluded), such as {such}; got {got!r}."
 )
-_WRONG = "wrong must be a bool tensor of shape [{n}] like uncertainty; got {got}."
 _FEW = (
     "{n} calibration inputs are too few to promise a risk of {risk:g} with confidence "
     "{confidence:g}: even without a mistake the bound would be {bound:.4f}. It takes at least "
@@ -226,22 +224,12 @@ def policy_for_coverage(
 def _check(uncertainty: Tensor, wrong: Tensor) -> tuple[Tensor, Tensor]:
     """Uncertainty in float64 and wrong as bool, on one device."""
     uncertainty = check_scores(uncertainty, "uncertainty", empty=False)
-    if (
-        not isinstance(wrong, Tensor)
-        or wrong.dtype != torch.bool
-        or wrong.shape != uncertainty.shape
-    ):
-        got = type(wrong).__name__
-        if isinstance(wrong, Tensor):
-            got = f"shape {list(wrong.shape)}, dtype {wrong.dtype}"
-        raise ValueError(_WRONG.format(n=len(uncertainty), got=got))
-    return uncertainty, wrong.to(uncertainty.device)
+    return uncertainty, check_wrong(wrong, uncertainty)
 
 
 def _check_target(value: object, kind: str, such: str) -> None:
     """Raise unless the target is a number strictly between 0 and 1."""
-    number = isinstance(value, int | float) and not isinstance(value, bool)
-    if not number or not 0 < value < 1:  # type: ignore[operator]
+    if not is_number(value) or not 0 < value < 1:  # type: ignore[operator]
         raise ValueError(_TARGET.format(kind=kind, such=such, got=value))
 
 

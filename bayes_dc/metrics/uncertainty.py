@@ -10,8 +10,6 @@ With p_t the class probabilities of pass t, p̄ their mean and H(p) = −Σ_k p_
 
 Entropies in nats, all in float64. 0 · log 0 is 0, in the value and in the gradient. Every measure
 is higher for a less sure network and depends on its own input only: batches change nothing.
-Source: Houlsby et al. 2011, arXiv 1112.5745 (the split); Gal & Ghahramani 2016 (variation ratio);
-Hendrycks & Gimpel 2017, ICLR (max-probability); Liu et al. 2020, NeurIPS (energy).
 """
 
 from dataclasses import dataclass
@@ -19,7 +17,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from bayes_dc.metrics._checks import check_distribution
+from bayes_dc.metrics._checks import check_distribution, check_tensor, is_number
 
 _TEMPERATURE = "temperature must be a number above 0, such as 1.0; got {got!r}."
 _LOGITS = "logits must be a floating point tensor [..., C] without NaN; got {got}."
@@ -43,17 +41,28 @@ class UncertaintySplit:
 def entropy(probs: Tensor) -> Tensor:
     """Shannon entropy over the last dimension.
 
+    ::
+
+        H(p) = −Σ_k p_k log p_k    0 · log 0 = 0
+
     Args:
         probs: Class probabilities ``[..., C]``, any floating dtype.
 
     Returns:
         Float64 ``[...]``, nats, 0 … log C. The gradient is 0 (not ∞) at probability 0.
+
+    Source:
+        Shannon 1948, "A mathematical theory of communication", Bell System Technical Journal 27.
     """
     return _entropy(check_distribution(probs, "probs", "[..., C]"))
 
 
 def entropy_from_logits(logits: Tensor) -> Tensor:
     """Shannon entropy of ``softmax(logits)`` over the last dimension.
+
+    ::
+
+        H(softmax(z))
 
     Args:
         logits: Network output ``[..., C]``, any floating dtype; −inf excludes a class.
@@ -63,7 +72,11 @@ def entropy_from_logits(logits: Tensor) -> Tensor:
 
     Raises:
         ValueError: If ``logits`` is not floating point, holds NaN or +inf, or a row is all −inf.
+
+    Source:
+        Shannon 1948, "A mathematical theory of communication", Bell System Technical Journal 27.
     """
+    check_tensor(logits, "logits")
     if not logits.is_floating_point() or logits.ndim < 1:
         raise ValueError(_LOGITS.format(got=f"shape {list(logits.shape)}, dtype {logits.dtype}"))
     probs = logits.double().softmax(dim=-1)
@@ -75,11 +88,19 @@ def entropy_from_logits(logits: Tensor) -> Tensor:
 def predictive_entropy(samples: Tensor) -> Tensor:
     """Entropy of the mean over passes: total uncertainty.
 
+    ::
+
+        H(mean_t p_t)
+
     Args:
         samples: Class probabilities of every pass ``[T, B, C]``, any floating dtype.
 
     Returns:
         Float64 ``[B]``, nats, 0 … log C.
+
+    Source:
+        Houlsby et al. 2011, "Bayesian active learning for classification and preference learning",
+        arXiv 1112.5745.
     """
     samples = check_distribution(samples, "samples", "[T, B, C]", ndim=3)
     return _entropy(mean_over_passes(samples))
@@ -88,11 +109,19 @@ def predictive_entropy(samples: Tensor) -> Tensor:
 def expected_entropy(samples: Tensor) -> Tensor:
     """Mean over passes of the entropy: uncertainty that stays however much is learnt.
 
+    ::
+
+        mean_t H(p_t)
+
     Args:
         samples: Class probabilities of every pass ``[T, B, C]``, any floating dtype.
 
     Returns:
         Float64 ``[B]``, nats, 0 … log C.
+
+    Source:
+        Houlsby et al. 2011, "Bayesian active learning for classification and preference learning",
+        arXiv 1112.5745.
     """
     samples = check_distribution(samples, "samples", "[T, B, C]", ndim=3)
     return mean_over_passes(_entropy(samples))
@@ -101,6 +130,10 @@ def expected_entropy(samples: Tensor) -> Tensor:
 def mutual_information(samples: Tensor) -> Tensor:
     """Information between the prediction and the weights: disagreement of the passes.
 
+    ::
+
+        H(mean_t p_t) − mean_t H(p_t)
+
     The plug-in estimate; low by about 1/T of its value. Rounding below 0 is cut off.
 
     Args:
@@ -108,6 +141,10 @@ def mutual_information(samples: Tensor) -> Tensor:
 
     Returns:
         Float64 ``[B]``, nats, 0 … log C; exactly 0 at ``T = 1``.
+
+    Source:
+        Houlsby et al. 2011, "Bayesian active learning for classification and preference learning",
+        arXiv 1112.5745.
     """
     samples = check_distribution(samples, "samples", "[T, B, C]", ndim=3)
     total, expected = _entropy(mean_over_passes(samples)), mean_over_passes(_entropy(samples))
@@ -128,7 +165,7 @@ def mutual_information_jackknife(samples: Tensor) -> Tensor:
         samples: Class probabilities of every pass ``[T, B, C]``, any floating dtype.
 
     Returns:
-        Float64 ``[B]``, nats; may be slightly negative, so clip it only to show it. Exactly 0 at
+        Float64 ``[B]``, nats, just below 0 … log C, so clip it only to show it; exactly 0 at
         ``T = 1``, where nothing can be estimated.
 
     Source:
@@ -166,12 +203,19 @@ def uncertainty_split(samples: Tensor, *, corrected: bool = False) -> Uncertaint
 def variation_ratio(samples: Tensor) -> Tensor:
     """Share of passes that vote for another class than the most voted one.
 
+    ::
+
+        1 − votes of the most voted class / T
+
     Args:
         samples: Class probabilities of every pass ``[T, B, C]``, any floating dtype. A pass votes
             for its most probable class, the first of equals.
 
     Returns:
         Float64 ``[B]``, 0 … 1 − 1/C, higher is less sure; 0 at ``T = 1``.
+
+    Source:
+        Freeman 1965, "Elementary applied statistics"; Gal 2016, "Uncertainty in deep learning".
     """
     samples = check_distribution(samples, "samples", "[T, B, C]", ndim=3)
     votes = torch.nn.functional.one_hot(samples.argmax(dim=-1), samples.shape[-1]).sum(dim=0)
@@ -181,18 +225,30 @@ def variation_ratio(samples: Tensor) -> Tensor:
 def max_probability_score(probs: Tensor) -> Tensor:
     """One less the largest class probability.
 
+    ::
+
+        1 − max_k p_k
+
     Args:
         probs: Class probabilities ``[..., C]``, any floating dtype; of a Monte Carlo prediction the
             mean over passes.
 
     Returns:
         Float64 ``[...]``, 0 … 1 − 1/C, higher is less sure.
+
+    Source:
+        Hendrycks & Gimpel 2017, "A baseline for detecting misclassified and out-of-distribution
+        examples", ICLR.
     """
     return 1.0 - check_distribution(probs, "probs", "[..., C]").amax(dim=-1).clamp(max=1.0)
 
 
 def energy(logits: Tensor, temperature: float = 1.0) -> Tensor:
     """Free energy of the logits; unlike the others it sees their common offset.
+
+    ::
+
+        −τ log Σ_k exp(z_k / τ)
 
     Args:
         logits: Network output ``[..., C]``, any floating dtype; −inf excludes a class. Of several
@@ -205,11 +261,14 @@ def energy(logits: Tensor, temperature: float = 1.0) -> Tensor:
     Raises:
         ValueError: If ``logits`` is not floating point, holds NaN or +inf, or a row is all −inf, or
             ``temperature`` is not above 0.
+
+    Source:
+        Liu et al. 2020, "Energy-based out-of-distribution detection", NeurIPS.
     """
+    check_tensor(logits, "logits")
     if not logits.is_floating_point() or logits.ndim < 1:
         raise ValueError(_LOGITS.format(got=f"shape {list(logits.shape)}, dtype {logits.dtype}"))
-    number = isinstance(temperature, int | float) and not isinstance(temperature, bool)
-    if not number or not 0 < temperature < float("inf"):
+    if not is_number(temperature) or not 0 < temperature < float("inf"):
         raise ValueError(_TEMPERATURE.format(got=temperature))
     value = -temperature * (logits.double() / temperature).logsumexp(dim=-1)
     if not value.isfinite().all():

@@ -52,6 +52,10 @@ def vote_distribution(votes: Tensor) -> Tensor:
 def vote_entropy(votes: Tensor) -> Tensor:
     """Entropy of the votes: how far people disagree about an input.
 
+    ::
+
+        H(v / Σ_k v_k)
+
     The plug-in estimate: with V votes low by about (classes voted for − 1) / 2V.
 
     Args:
@@ -59,6 +63,10 @@ def vote_entropy(votes: Tensor) -> Tensor:
 
     Returns:
         Float64 ``[B]``, nats, 0 … log C, higher where people disagree more.
+
+    Source:
+        Peterson et al. 2019, "Human uncertainty makes classification more robust", ICCV, arXiv
+        1908.07086.
     """
     return entropy(vote_distribution(votes))
 
@@ -83,6 +91,10 @@ def vote_nll_per_sample(probs: Tensor, votes: Tensor) -> Tensor:
 def vote_nll(probs: Tensor, votes: Tensor) -> Tensor:
     """Mean cross-entropy of predictions with the votes.
 
+    ::
+
+        mean −Σ_k q_k log p_k    q = v / Σ_k v_k
+
     Args:
         probs: Class probabilities ``[B, C]``, any floating dtype.
         votes: Counts ``[B, C]``, integers or whole floats.
@@ -90,12 +102,20 @@ def vote_nll(probs: Tensor, votes: Tensor) -> Tensor:
     Returns:
         Float64 scalar, nats, lower is better; at least the mean of ``vote_entropy``, its value for
         a network that predicts the votes.
+
+    Source:
+        Peterson et al. 2019, "Human uncertainty makes classification more robust", ICCV, arXiv
+        1908.07086.
     """
     return VOTE_NLL(probs, votes)
 
 
 def spearman(first: Tensor, second: Tensor) -> Tensor:
     """Spearman's rank correlation with ties.
+
+    ::
+
+        correlation of the ranks of first and second, equal values at their mean rank
 
     Args:
         first: One number for each input ``[n]``, floating; may be infinite, not NaN.
@@ -104,12 +124,20 @@ def spearman(first: Tensor, second: Tensor) -> Tensor:
     Returns:
         Float64 scalar, −1 … 1, symmetric; 1 where both rank the inputs alike, 0 without relation
         and where one of them is constant.
+
+    Source:
+        Spearman 1904, "The proof and measurement of association between two things", American
+        Journal of Psychology 15.
     """
     return SPEARMAN(first, second)
 
 
 def kendall_tau_b(first: Tensor, second: Tensor) -> Tensor:
     """Kendall's rank correlation τ_b with ties.
+
+    ::
+
+        (C − D) / √((P − P_1)(P − P_2))    of P pairs C ranked alike, D oppositely, P_i equal in i
 
     Args:
         first: One number for each input ``[n]``, floating; may be infinite, not NaN.
@@ -118,6 +146,9 @@ def kendall_tau_b(first: Tensor, second: Tensor) -> Tensor:
     Returns:
         Float64 scalar, −1 … 1, symmetric; 1 where both rank every pair alike, 0 without relation
         and where one of them is constant. Takes n² steps; a bootstrap interval of R resamples R n².
+
+    Source:
+        Kendall 1945, "The treatment of ties in ranking problems", Biometrika 33.
     """
     return KENDALL_TAU_B(first, second)
 

@@ -52,6 +52,8 @@ _LAST = "the last layer (exclude_last)"
 _NOT_SELECTED = "not selected"
 _SCRIPT = "TorchScript, which cannot be changed; convert before torch.jit.script or trace"
 _OWN = "{kind} holds {names} itself; only nn.Linear and nn.Conv2d have a DropConnect form"
+_QUANTISED = "{kind}: its weights are quantised; convert the network before it is quantised"
+_AO = "torch.ao.nn."  # its layers hold packed weights, which are no parameters
 _SHOWN = 3
 
 
@@ -190,6 +192,8 @@ def _reasons(model: nn.Module) -> dict[nn.Module, str]:
         elif isinstance(module, DropConnectModule):
             reasons[module] = _CONVERTED.format(options=module.options_repr())
         elif not is_candidate(module):
+            if type(module).__module__.startswith(_AO) and hasattr(module, "weight"):
+                reasons[module] = _QUANTISED.format(kind=type(module).__name__)
             own = [n for n, t in module.named_parameters(recurse=False) if _is_matrix(t)]
             if own:
                 names = ", ".join(own[:_SHOWN]) + (", …" if len(own) > _SHOWN else "")

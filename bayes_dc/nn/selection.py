@@ -59,7 +59,10 @@ class Layer:
         if isinstance(key, type):
             return isinstance(self.module, key)
         patterns = (key, f"{key}.*")
-        return any(fnmatchcase(name, pattern) for name in self.names for pattern in patterns)
+        return any(
+            f"{name}.".startswith(f"{key}.") or any(fnmatchcase(name, one) for one in patterns)
+            for name in self.names  # a name may hold what has a meaning in patterns: "heads.a[0]"
+        )
 
 
 def named_layers(model: nn.Module, wanted: Callable[[nn.Module], bool]) -> list[Layer]:

@@ -67,11 +67,19 @@ def describe(t: Tensor, rows: int, columns: int) -> TensorDescriptor:
 
     A dimension with stride 0 becomes one of size 1: tensor maps have no zero strides.
     """
+    return describe_parts(t, (1,) * (t.dim() - 2), rows, columns)
+
+
+def describe_parts(t: Tensor, parts: tuple[int, ...], rows: int, columns: int) -> TensorDescriptor:
+    """``describe`` for blocks of several ``parts``, for each dimension before the last two.
+
+    The block has one where these share their rows (stride 0).
+    """
     outer = range(t.dim() - 2)
     row = row_stride(t)
     shape = [t.shape[d] if t.stride(d) > 0 else 1 for d in outer]
     strides = [t.stride(d) if shape[d] > 1 else row * t.shape[-2] for d in outer]
-    block = (*(1 for _ in outer), rows, columns)
+    block = (*(n if t.stride(d) > 0 else 1 for d, n in enumerate(parts)), rows, columns)
     return _described(t, (*shape, *t.shape[-2:]), (*strides, row, 1), block)
 
 

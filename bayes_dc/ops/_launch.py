@@ -17,6 +17,7 @@ from bayes_dc.ops import _tuned
 INTERPRETED = os.environ.get("TRITON_INTERPRET", "0") == "1"
 
 _TARGET_PROGRAMS = 2048
+_FEW_PROGRAMS = 264  # two for each multiprocessor of a large GPU
 _MIN_ROWS_PER_SPLIT = 32
 _MAX_PARTIAL_ELEMENTS = 1 << 26
 _MAX_ROWS = 2**31 - 256
@@ -31,9 +32,12 @@ class RowConfig(NamedTuple):
 
     Attributes:
         rows: Rows per lane; of one copy (weight gradient).
-        lanes: Lanes along the rows; along the inputs, four each (weight gradient).
-        quads: Groups of four inputs: of one copy (forward: 1, 2, 4), of a program (gradient).
-        warps: Warps per program: one, or four with a range of inputs each (forward).
+        lanes: Lanes along the rows, of the forward 32, or fewer with the others on other inputs;
+            along the inputs, four each (weight gradient).
+        quads: Groups of four inputs: of one copy (forward: 1, 2, 4; 1 if ``lanes`` are fewer than
+            32), of a program (gradient).
+        warps: Warps per program, each on other inputs (forward; ``32 / lanes`` times as many parts
+            are at most 16).
         registers: Highest number of registers per lane, 0 for the compiler's choice.
     """
 
@@ -57,8 +61,15 @@ def fwd_config(
     found = _tuned.lookup("linear_fwd", device, dtype, M=M, N=N, K=K)
     if found is not None:
         return RowConfig(**found)
-    few = -(-N // 32) * -(-M // 32) < _TARGET_PROGRAMS
-    return RowConfig(rows=1, quads=4, warps=4 if few else 1, registers=128)
+    columns = -(-N // 32)
+    if columns * -(-M // 8) <= _FEW_PROGRAMS:
+        return RowConfig(rows=1, lanes=8, quads=1, warps=4)
+    programs = columns * -(-M // 32)
+    if programs <= _FEW_PROGRAMS:
+        return RowConfig(rows=1, quads=2, warps=16, registers=128)
+    if programs < _TARGET_PROGRAMS:
+        return RowConfig(rows=1, quads=4, warps=4, registers=168)
+    return RowConfig(rows=1, quads=4, registers=128)
 
 
 def dx_config(

@@ -206,6 +206,22 @@ def select(w, word, byte):
 
 
 @gluon.jit
+def select_rounded(w, word, byte):
+    """``select`` of weights that ``round_tile`` has rounded: once, for several masks."""
+    if w.dtype.primitive_bitwidth == 16:
+        return select(w, word, byte)
+    else:
+        return gl.inline_asm_elementwise(
+            "{ .reg .b32 t; prmt.b32 t, $2, $2, $3; and.b32 $0, $1, t; }",
+            "=r,r,r,r",
+            [w, word, 0x8888 + 0x1111 * byte],
+            dtype=gl.float32,
+            is_pure=True,
+            pack=1,
+        )
+
+
+@gluon.jit
 def round_tile(w):
     """``w``, float32 rounded to TensorFloat-32, as ``select`` does."""
     if w.dtype.primitive_bitwidth == 16:
@@ -223,19 +239,39 @@ def shape_of(layout):
 
 
 @gluon.jit
+def spread_words(words, L: gl.constexpr, SPREAD: gl.constexpr, TRANSPOSED: gl.constexpr):
+    """The words in shared memory of weights in layout ``L``, which SPREAD describes: one each."""
+    if TRANSPOSED:
+        word = words.permute((1, 0)).load(gl.SliceLayout(2, SPREAD))[:, :, None]
+    else:
+        word = words.load(gl.SliceLayout(1, SPREAD))[:, None, :]
+    word, _ = gl.broadcast(word, gl.zeros(shape_of(SPREAD), gl.uint32, SPREAD))
+    if TRANSPOSED:
+        word = gl.reshape(word, [word.shape[0], word.shape[1] * 32])
+    else:
+        word = gl.reshape(word, [word.shape[0] * 32, word.shape[2]])
+    return gl.convert_layout(word, L, assert_trivial=True)
+
+
+@gluon.jit
+def mask_by(w, word, shift, byte, ROUNDED: gl.constexpr = False):
+    """``w`` where its bit of ``word``, of ``spread_words``, is set; ROUNDED: by ``round_tile``."""
+    word = shifted(word, (word * 0 + 1) << shift)
+    byte = byte + (word * 0).to(gl.int32)
+    if ROUNDED:
+        return select_rounded(w, word, byte)
+    else:
+        return select(w, word, byte)
+
+
+@gluon.jit
 def mask_tile(
     w, word, shift, byte, SPREAD: gl.constexpr, TRANSPOSED: gl.constexpr,
 ):  # fmt: skip
     """w, in the layout SPREAD describes, where the bits of ``word`` in shared memory are set."""
-    if TRANSPOSED:
-        word = word.permute((1, 0)).load(gl.SliceLayout(2, SPREAD))[:, :, None]
-    else:
-        word = word.load(gl.SliceLayout(1, SPREAD))[:, None, :]
-    word, _ = gl.broadcast(word, gl.zeros(shape_of(SPREAD), gl.uint32, SPREAD))
     L: gl.constexpr = w.type.layout
-    word = gl.convert_layout(gl.reshape(word, w.shape), L, assert_trivial=True)
-    word = shifted(word, (word * 0 + 1) << shift)
-    return select(w, word, byte + (word * 0).to(gl.int32))
+    word = spread_words(word, L, SPREAD, TRANSPOSED)
+    return mask_by(w, word, shift, byte)
 
 
 @gluon.jit

@@ -2,7 +2,7 @@
 
 from bayes_dc.report.compare import compare_sides, comparison_table, read_side
 from bayes_dc.report.environment import describe_environment, peak_memory
-from bayes_dc.report.estimate import Estimate
+from bayes_dc.report.estimate import FEWEST, Estimate
 from bayes_dc.report.evaluation import Cost, Evaluation, Named, ReportError
 from bayes_dc.report.layout import published_schema, read_report
 from bayes_dc.report.plots_sections import plot_differences
@@ -18,6 +18,7 @@ from bayes_dc.report.shifted import TURNED, shift_point
 from bayes_dc.report.writer import check_output, write_report
 
 __all__ = [
+    "FEWEST",
     "TURNED",
     "Cost",
     "Estimate",

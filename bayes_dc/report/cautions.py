@@ -1,11 +1,17 @@
 """Everything a reader must know before believing a number."""
 
+from bayes_dc.report.estimate import FEWEST
 from bayes_dc.report.evaluation import Evaluation
 from bayes_dc.report.tables import infinite_nll_count
 
 _NO_LABELS = (
     "The labels of these inputs are not known or not used: accuracy, negative log-likelihood, "
     "Brier score, calibration and everything about mistakes are left out."
+)
+
+_FEW = (
+    "Few inputs ({n}): their intervals are too narrow, and have no width where all inputs score "
+    "the same. Nothing is called better or worse with fewer than {fewest}."
 )
 
 
@@ -45,6 +51,8 @@ def cautions(evaluation: Evaluation) -> list[str]:
             "T = 1 is a single random draw of the network, not a mean over passes: there is no "
             "mutual information. Use 50 passes or more."
         )
+    if 0 < int(use.sum()) < FEWEST:
+        texts.append(_FEW.format(n=int(use.sum()), fewest=FEWEST))
     if evaluation.labels is None:
         texts.append(_NO_LABELS)
     return texts

@@ -1,7 +1,9 @@
 """Whether certain predictions are right and wrong ones uncertain: areas over all thresholds."""
 
 from dataclasses import dataclass
-from typing import get_args
+from typing import Any, get_args
+
+from torch import Tensor
 
 from bayes_dc import metrics as m
 from bayes_dc.metrics.certainty import Normalisation
@@ -25,6 +27,9 @@ class CertaintyRow:
         r_cc: How often a certain prediction is right, mean over limits, 0 … 1.
         r_iu: How often a wrong prediction is uncertain, 0 … 1.
         ua: How often one of the two wanted cases holds, 0 … 1.
+        r_cc_interval: 95 % percentile bootstrap interval over inputs.
+        r_iu_interval: The same.
+        ua_interval: The same.
     """
 
     uncertainty: str
@@ -33,6 +38,9 @@ class CertaintyRow:
     r_cc: float
     r_iu: float
     ua: float
+    r_cc_interval: tuple[float, float]
+    r_iu_interval: tuple[float, float]
+    ua_interval: tuple[float, float]
 
 
 def certainty_rows(evaluation: Evaluation) -> list[CertaintyRow]:
@@ -52,12 +60,17 @@ def certainty_rows(evaluation: Evaluation) -> list[CertaintyRow]:
     rows = []
     for normalisation in get_args(Normalisation):
         for name in _UNCERTAINTIES:
-            curves = m.certainty_curves(
-                getattr(prediction, name)[use],
-                right,
-                classes=max(2, classes),
-                normalisation=normalisation,
-            )
-            limits = _LIMITS[normalisation]
-            rows.append(CertaintyRow(name, normalisation, limits, **curves.areas()))
+            uncertainty = getattr(prediction, name)[use]
+            options = {"classes": max(2, classes), "normalisation": normalisation}
+            areas = m.certainty_curves(uncertainty, right, **options).areas()
+            found: dict[str, Any] = dict(areas)
+            for of in areas:
+                found[f"{of}_interval"] = _interval(uncertainty, right, of=of, **options)
+            rows.append(CertaintyRow(name, normalisation, _LIMITS[normalisation], **found))
     return rows
+
+
+def _interval(uncertainty: Tensor, right: Tensor, **options: Any) -> tuple[float, float]:
+    """Interval of an area over inputs."""
+    interval = m.bootstrap_metric(m.certainty_area, uncertainty, right, **options)
+    return interval.low, interval.high

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 import torch
 
+from bayes_dc import metrics as m
 from bayes_dc.report.evaluation import Evaluation
 
 
@@ -22,6 +23,8 @@ class ClassRow:
         mutual_information: Mean mutual information on its inputs, nats.
         mistaken_for: Class that its inputs are most often mistaken for, or None.
         mistaken: How often.
+        recall_interval: Exact binomial 95 % interval; None without inputs.
+        precision_interval: The same; None without predictions.
     """
 
     name: str
@@ -34,6 +37,8 @@ class ClassRow:
     mutual_information: float
     mistaken_for: str | None
     mistaken: int
+    recall_interval: tuple[float, float] | None
+    precision_interval: tuple[float, float] | None
 
 
 def class_rows(evaluation: Evaluation) -> list[ClassRow]:
@@ -71,6 +76,8 @@ def class_rows(evaluation: Evaluation) -> list[ClassRow]:
                 mutual_information=prediction.mutual_information[use][own].mean().item(),
                 mistaken_for=names[most] if wrong[most] else None,
                 mistaken=int(wrong[most]),
+                recall_interval=m.binomial_interval(right, n) if n else None,
+                precision_interval=m.binomial_interval(right, claimed) if claimed else None,
             )
         )
     return rows

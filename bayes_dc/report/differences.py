@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from bayes_dc import metrics as m
-from bayes_dc.report.estimate import Estimate
+from bayes_dc.report.estimate import FEWEST, Estimate
 from bayes_dc.report.evaluation import Evaluation
 from bayes_dc.report.specs import LABELLED, UNLABELLED, Spec
 from bayes_dc.report.tables import change
@@ -58,6 +58,7 @@ class DifferenceRow:
         first: The metric of the first network.
         second: The metric of the second network.
         difference: Second less first, with its interval; None where a loss is infinite.
+        n: Number of inputs, of the network that has fewer.
     """
 
     key: str
@@ -67,11 +68,15 @@ class DifferenceRow:
     first: float
     second: float
     difference: Estimate | None
+    n: int
 
     @property
     def verdict(self) -> str:
-        """``"better"``, ``"worse"`` or ``"different"`` if the interval leaves 0 out, or ``""``."""
-        if self.difference is None:
+        """``"better"``, ``"worse"`` or ``"different"`` if the interval leaves 0 out, or ``""``.
+
+        Always ``""`` for fewer than ``FEWEST`` inputs.
+        """
+        if self.difference is None or self.n < FEWEST:
             return ""
         low, high = self.difference.interval.low, self.difference.interval.high
         if low <= 0 <= high:
@@ -116,7 +121,7 @@ def difference_rows(first: Scored, second: Scored, *, paired: bool) -> list[Diff
         first, second = first.rows(first.usable), second.rows(second.usable)
     if len(first.probs) == 0 or len(second.probs) == 0:
         return []
-    rows = []
+    rows, n = [], min(len(first.probs), len(second.probs))
     if first.labels is not None and second.labels is not None:
         for spec in LABELLED:
             pair = ((first.probs, first.labels), (second.probs, second.labels))
@@ -126,14 +131,14 @@ def difference_rows(first: Scored, second: Scored, *, paired: bool) -> list[Diff
             else:
                 gap = _apart(spec, *pair, after - before)
             described = (spec.key, spec.title, spec.direction, spec.unit)
-            rows.append(DifferenceRow(*described, before, after, gap))
+            rows.append(DifferenceRow(*described, before, after, gap, n))
     for key, title, _ in UNLABELLED:
         a, b = first.uncertainties[key].double(), second.uncertainties[key].double()
         value = (b.mean() - a.mean()).item()
         interval = m.bootstrap_mean(b - a) if paired else m.bootstrap_mean_difference(a, b)
         gap = Estimate(value, interval)
         means = (a.mean().item(), b.mean().item())
-        rows.append(DifferenceRow(key, title, "none", "nats", *means, gap))
+        rows.append(DifferenceRow(key, title, "none", "nats", *means, gap, n))
     return rows
 
 

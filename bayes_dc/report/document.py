@@ -235,7 +235,8 @@ def _compared(network: ComparedNetwork) -> dict[str, object]:
         "T": evaluation.prediction.T,
         "metrics": metrics(network.rows),
         "differences": [
-            asdict(row) | {"difference": _estimate(row.difference), "verdict": row.verdict}
+            {name: value for name, value in asdict(row).items() if name != "n"}
+            | {"difference": _estimate(row.difference), "verdict": row.verdict}
             for row in network.differences
         ],
         "ood": {name: [_ood_row(row) for row in rows] for name, rows in network.ood.items()},

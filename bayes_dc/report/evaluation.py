@@ -1,5 +1,7 @@
 """What was predicted about which inputs: everything that a report says is derived from this."""
 
+import json
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -20,6 +22,18 @@ _CLASSES = (
     "The network and the data have another number of classes: use the data it was trained on."
 )
 _UNIQUE = "class_names must differ from each other; got {name!r} twice. Rename one of the classes."
+_TEXTS = "{name} must be texts; got {got!r} ({kind}). Pass [str(one) for one in {name}]."
+_TENSOR = "{name} must be a torch.Tensor; got {got}. Wrap it: torch.as_tensor({name})."
+_PICTURE = (
+    "{name} must give uint8 arrays [H, W, 1 or 3], pixels 0 … 255; for the first input it gave "
+    "{got}. For a picture [H, W] give picture[..., None]; for a float one in 0 … 1 "
+    "(255 * picture).round().astype(np.uint8)."
+)
+_JSON = (
+    "{name} must hold what JSON can: texts, finite numbers, True, False, None, lists and mappings "
+    "of these; {why}. Turn the rest into text: str(path)."
+)
+_SECONDS = "Cost.seconds must be a finite number of at least 0; got {got!r}."
 
 
 class ReportError(ValueError):
@@ -34,11 +48,18 @@ class Cost:
         seconds: Wall time of all Monte Carlo passes over all inputs, without loading data.
         peak_memory_bytes: Highest memory use so far, or None where it cannot be told.
         peak_memory_kind: What was counted: allocated device memory, or the process on the CPU.
+
+    Raises:
+        ReportError: If the time is no time.
     """
 
     seconds: float
     peak_memory_bytes: int | None
     peak_memory_kind: str
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.seconds < math.inf:
+            raise ReportError(_SECONDS.format(got=self.seconds))
 
 
 @dataclass(frozen=True)
@@ -70,7 +91,8 @@ class Evaluation:
         compared: Other networks on the same inputs.
 
     Raises:
-        ReportError: If lengths differ or class names repeat.
+        ReportError: If lengths differ, class names repeat, or something is of another kind than
+            said here; of pictures the first is looked at.
     """
 
     prediction: Prediction
@@ -105,6 +127,16 @@ class Evaluation:
         for index, name in enumerate(self.class_names):
             if name in self.class_names[:index]:
                 raise ReportError(_UNIQUE.format(name=name))
+        for key, texts in (("class_names", self.class_names), ("ids", self.ids)):
+            other = next((one for one in texts if not isinstance(one, str)), None)
+            if other is not None:
+                raise ReportError(_TEXTS.format(name=key, got=other, kind=type(other).__name__))
+        for key in ("labels", "mean_network", "energy"):
+            got = getattr(self, key)
+            if got is not None and not isinstance(got, Tensor):
+                raise ReportError(_TENSOR.format(name=key, got=type(got).__name__))
+        for key in ("data", "checkpoint", "run", "environment"):
+            _check_json(key, getattr(self, key))
         sized: dict[str, Sequence[str] | Tensor | None] = {
             "ids": self.ids,
             "labels": self.labels,
@@ -116,6 +148,10 @@ class Evaluation:
                 shape = list(self.prediction.mean.shape)
                 text = _COUNT.format(name=key, rows=rows, shape=shape, got=len(value))
                 raise ReportError(text)
+        _check_picture("image", self.image(0))
+        for other_set in self.ood:
+            if len(other_set.prediction.mean):
+                _check_picture(f"image of {other_set.name}", other_set.image(0))
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -140,3 +176,23 @@ class Named:
 
     name: str
     evaluation: Evaluation
+
+
+def _check_json(name: str, value: Mapping[str, object] | None) -> None:
+    """Refuse what report.json cannot hold."""
+    try:
+        json.dumps(None if value is None else dict(value), allow_nan=False)
+    except (TypeError, ValueError) as error:
+        why = str(error)
+        raise ReportError(_JSON.format(name=name, why=why[:1].lower() + why[1:])) from error
+
+
+def _check_picture(name: str, picture: object) -> None:
+    """Refuse what is no picture."""
+    known = isinstance(picture, np.ndarray) and picture.dtype == np.uint8 and picture.ndim == 3
+    if known and isinstance(picture, np.ndarray) and picture.shape[2] in (1, 3) and picture.size:
+        return
+    got = type(picture).__name__
+    if isinstance(picture, np.ndarray):
+        got = f"{picture.dtype} {list(picture.shape)}"
+    raise ReportError(_PICTURE.format(name=name, got=got))

@@ -2,9 +2,10 @@
 
 from dataclasses import dataclass
 
+from bayes_dc.metrics import binomial_interval
 from bayes_dc.report.classes import ClassRow
 from bayes_dc.report.derived import Derived
-from bayes_dc.report.estimate import Estimate
+from bayes_dc.report.estimate import FEWEST, Estimate
 from bayes_dc.report.evaluation import Evaluation
 from bayes_dc.report.findings_beyond import (
     ood_action,
@@ -37,7 +38,8 @@ class Summary:
 def findings(evaluation: Evaluation, derived: Derived) -> Summary:
     """State what the metrics say, and how sure that is.
 
-    A difference is claimed only if its 95 % interval leaves 0 out.
+    A difference is claimed only if its 95 % interval leaves 0 out, and there are at least
+    ``FEWEST`` inputs.
 
     Args:
         evaluation: What was predicted.
@@ -50,11 +52,13 @@ def findings(evaluation: Evaluation, derived: Derived) -> Summary:
     entropy = derived.row("entropy")
     knows, doubts, actions = [], [], []
     if accuracy is not None and gap is not None:
-        knows += [_accuracy(accuracy), _calibration(gap.monte_carlo)]
-        if gap.monte_carlo.interval.low > 0:
+        side = _side(accuracy, gap.monte_carlo)
+        knows += [_accuracy(accuracy), _calibration(gap.monte_carlo, side)]
+        if side > 0:
             actions.append(_recalibrate(evaluation))
     if nll is not None and nll.difference is not None and evaluation.prediction.T > 1:
-        knows.append(_monte_carlo(nll.difference, evaluation.prediction.T))
+        claim = nll.n >= FEWEST
+        knows.append(_monte_carlo(nll.difference, evaluation.prediction.T, claim=claim))
     weakest = _weakest(derived.classes)
     if weakest is not None:
         doubts.append(_class(weakest))
@@ -74,21 +78,39 @@ def findings(evaluation: Evaluation, derived: Derived) -> Summary:
 
 def _accuracy(row: MetricRow) -> str:
     """How often it is right, and how sure that is."""
-    interval = row.monte_carlo.interval
+    low, high = _exact(row)
+    inputs = "input" if row.n == 1 else "inputs"
     return (
-        f"The prediction is right for {share(row.monte_carlo.value)} of {row.n} inputs; on other "
-        f"inputs of the same kind expect {share(interval.low)} to {share(interval.high)}."
+        f"The prediction is right for {share(row.monte_carlo.value)} of {row.n} {inputs}; on other "
+        f"inputs of the same kind expect {share(low)} to {share(high)} (exact binomial, 95 %)."
     )
 
 
-def _calibration(gap: Estimate) -> str:
+def _exact(accuracy: MetricRow) -> tuple[float, float]:
+    """Exact interval of the accuracy: unlike a bootstrap it knows that mistakes may be to come."""
+    return binomial_interval(round(accuracy.monte_carlo.value * accuracy.n), accuracy.n)
+
+
+def _side(accuracy: MetricRow, gap: Estimate) -> int:
+    """1 if confidence is too high beyond doubt, −1 if it is too low, 0 if that cannot be told."""
+    low, high = gap.interval.low, gap.interval.high
+    confidence = accuracy.monte_carlo.value + gap.value
+    if accuracy.monte_carlo.value in (0, 1):  # resamples have never seen the other outcome
+        least, most = _exact(accuracy)
+        low, high = min(low, confidence - most), max(high, confidence - least)
+    if accuracy.n < FEWEST or low <= 0 <= high:
+        return 0
+    return 1 if low > 0 else -1
+
+
+def _calibration(gap: Estimate, side: int) -> str:
     """Whether confidence can be taken at its word."""
-    if gap.interval.low > 0:
+    if side > 0:
         return (
             f"It is overconfident: its confidence is on average {_points(gap.value)} above its "
             "accuracy."
         )
-    if gap.interval.high < 0:
+    if side < 0:
         return (
             f"It is underconfident: its confidence is on average {_points(-gap.value)} below its "
             "accuracy. Its ranking of inputs can be used; the confidence reads too low."
@@ -114,16 +136,16 @@ def _points(gap: float) -> str:
     return f"{100 * gap:.2f} percentage points"
 
 
-def _monte_carlo(difference: Estimate, passes: int) -> str:
+def _monte_carlo(difference: Estimate, passes: int, *, claim: bool) -> str:
     """Whether the passes were worth their price."""
     low, high = difference.interval.low, difference.interval.high
     span = f"95 % interval {number(low)} to {number(high)} nats"
-    if high < 0:
+    if claim and high < 0:
         return (
             f"{passes} passes give better probabilities than the mean-weight network: NLL falls "
             f"by {number(-difference.value)} ({span} for the change)."
         )
-    if low > 0:
+    if claim and low > 0:
         return (
             f"{passes} passes give worse probabilities than the mean-weight network: NLL rises "
             f"by {number(difference.value)} ({span}). Longer training or a smaller p may close "

@@ -1,7 +1,7 @@
 """Sentences about inputs of other kinds, changed inputs, and the policy of abstention."""
 
 from bayes_dc.report.ood import MONTE_CARLO, OODRow
-from bayes_dc.report.sections import OODSet, ShiftSweep
+from bayes_dc.report.sections import OODSet, ShiftPoint, ShiftSweep
 from bayes_dc.report.selective import AbstentionResult
 from bayes_dc.report.shifted import TURNED, by_shift
 from bayes_dc.report.text import number, share
@@ -62,15 +62,17 @@ def shift_finding(shift: ShiftSweep) -> list[str]:
         At most one sentence; none without labels.
     """
     ends = {
-        name: (points[0], points[-1])
+        name: (points[0], min(reversed(points), key=_accuracy))  # of equals the strongest
         for name, points in by_shift(shift).items()
         if len(points) > 1 and "accuracy" in points[0].scores
     }
     if not ends:
         return []
-    name = min(ends, key=lambda n: ends[n][1].scores["accuracy"].value)
+    name = min(ends, key=lambda n: _accuracy(ends[n][1]))
     first, last = ends[name]
-    before, after = (point.scores["accuracy"].value for point in (first, last))
+    before, after = _accuracy(first), _accuracy(last)
+    if after >= before:
+        return [f"None of the changes lowers the accuracy, {share(before)} of {first.n} inputs."]
     calm, alarmed = (point.scores["entropy"].value for point in (first, last))
     how_far = f"{last.severity:g} degrees" if name == TURNED else f"severity {last.severity:g}"
     warns = "the entropy does not warn of it"
@@ -84,6 +86,11 @@ def shift_finding(shift: ShiftSweep) -> list[str]:
         f"falls from {share(before)} to {share(after)}, mean entropy goes from {number(calm, 3)} "
         f"to {number(alarmed, 3)} nats: {warns}."
     ]
+
+
+def _accuracy(point: ShiftPoint) -> float:
+    """Share of right predictions under a change."""
+    return point.scores["accuracy"].value
 
 
 def policy_action(result: AbstentionResult) -> str:

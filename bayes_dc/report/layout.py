@@ -57,6 +57,8 @@ class ClassPart(Part):
     mutual_information: Number
     mistaken_for: str | None
     mistaken: Count
+    recall_interval: tuple[Share, Share] | None = None
+    precision_interval: tuple[Share, Share] | None = None
 
 
 class InputPart(Part):

@@ -11,7 +11,7 @@ Share = Annotated[float, Field(ge=0, le=1)]
 
 
 class Part(BaseModel):
-    """Base of all parts: every key is known and present."""
+    """Base of all parts: every key is known, and present but for those added later."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -85,6 +85,9 @@ class CertaintyPart(Part):
     r_cc: Share
     r_iu: Share
     ua: Share
+    r_cc_interval: tuple[Share, Share] | None = None
+    r_iu_interval: tuple[Share, Share] | None = None
+    ua_interval: tuple[Share, Share] | None = None
 
 
 class RiskCurvePart(Part):

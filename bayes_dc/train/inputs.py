@@ -30,6 +30,10 @@ _SECTION = (
     "section {section} of the configuration in the checkpoint cannot be read ({error}). "
     "Use bayes_dc {version}, which wrote it, or train again."
 )
+_NO_FILES = (
+    "digits: the set is inside scikit-learn and has no files, so {root!r} would not be read. Leave "
+    "the folder out, or name the data set that lies there."
+)
 _NO_VALIDATION = (
     "--split validation: {name} has no validation split (validation_fraction is 0 in the "
     "configuration of the checkpoint, or --data names another set). Use --split test."
@@ -214,12 +218,14 @@ def open_split(
         The split.
 
     Raises:
-        DatasetError: If there is no such split.
+        DatasetError: If there is no such split, or a folder is named for a set without files.
     """
     settings = trained_on
     if name != trained_on.name:
         size = meta.input_shape[1] if name == "imagefolder" else None
         settings = DataConfig(name=name, root=trained_on.root, image_size=size)
+    if root is not None and name == "digits":
+        raise DatasetError(_NO_FILES.format(root=root))
     if root is not None:
         settings = settings.model_copy(update={"root": root})
     normalisation = meta.normalisation if scale else None

@@ -1,7 +1,9 @@
 """What a saved network says about inputs: T passes and the mean-weight network, batch by batch."""
 
+import contextlib
 import sys
 import time
+import warnings
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
@@ -28,7 +30,8 @@ class Outputs:
         mean_network: Class probabilities of the mean-weight network ``[N, C]``, float64.
         energy: −logsumexp of the mean-weight network's logits ``[N]``, float64.
         nonfinite: Inputs that hold NaN or infinite values, by position.
-        seconds: Wall time of the Monte Carlo passes.
+        seconds: Wall time of the Monte Carlo passes; on a CPU without what only a first call does
+            (kernels are compiled, or read from their cache).
     """
 
     prediction: Prediction
@@ -103,6 +106,8 @@ def predict_inputs(
         x = inputs.batch(positions, device)
         seen = int(positions[0]) < limit
         samples = keep_samples or adjust is not None or seen
+        if not batches and predict is None and not plain and device.type == "cpu":
+            _first_call(run, model, x[:1])
         broken = ~x.isfinite().flatten(1).all(dim=1).cpu()
         _wait(device)
         start = time.perf_counter()
@@ -144,6 +149,14 @@ def predict_inputs(
         tuple(position for batch in batches for position in batch.nonfinite),
         seconds,
     )
+
+
+def _first_call(run: Predict, model: nn.Module, x: Tensor) -> None:
+    """Predict once for nothing, so that the clock finds the kernels ready."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the prediction itself says it, of all inputs
+        with contextlib.suppress(ValueError):
+            run(model, x, 1)
 
 
 def _one_pass(model: nn.Module, x: Tensor) -> Prediction:

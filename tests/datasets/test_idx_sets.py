@@ -84,6 +84,7 @@ def test_damaged_archive_is_named(idx_set):
         load(name, root)
     assert f"{path} is damaged or was only partly downloaded (wrong MD5" in str(caught.value)
     assert "Delete it" in str(caught.value)
+    assert "another release of the set on purpose, unpack it by hand (gunzip)" in str(caught.value)
     assert not (folder / "train-images-idx3-ubyte").exists()
 
 

@@ -203,7 +203,7 @@ def test_the_table_of_a_prediction(trained, monkeypatch):
 
     monkeypatch.setattr(outputs_module, "predict_with_uncertainty", predict)
     assert trained.predict() == 0
-    assert batches == [(2, 4), (2, 4), (1, 4)]
+    assert batches == [(1, 1), (2, 4), (2, 4), (1, 4)]  # the first is for the clock
     with (trained.path / "report/predictions.csv").open() as file:
         rows = list(csv.DictReader(file))
     assert [row["id"] for row in rows] == ["0", "1", "2", "3", "4"]

@@ -27,7 +27,7 @@ def planned_summary(outputs, link="identity"):
     """The same as MonteCarloEngine collects them."""
     T, B, C = outputs.shape
     statistics = RunStatistics(T, B, C, link, CPU, T * B)
-    calls = statistics.begin(B)
+    calls = []
     for first in range(0, T, 2):
         calls += statistics.add(outputs[first : first + 2], first, keep_samples=False)
     for function, arguments, options in calls + statistics.end(B):

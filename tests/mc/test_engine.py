@@ -260,6 +260,9 @@ def test_eager_mode_is_the_folded_path():
         print(engine.plan)
     with pytest.raises(ValueError, match="and the engine has room for capacity = 4"):
         engine(inputs(model, 5))
+    engine.refresh()
+    assert engine.memory_bytes() == {}
+    assert engine.difference() is None
 
 
 def test_what_is_refused_at_construction():

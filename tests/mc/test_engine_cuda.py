@@ -220,6 +220,23 @@ def test_a_model_without_a_plan_is_folded_and_says_why():
         predict_with_uncertainty(model, x, 3, engine="engine")
 
 
+def test_folding_a_model_without_a_plan_is_said():
+    class Scaled(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.scale = torch.nn.Parameter(torch.tensor(2.0, device="cuda"))
+
+        def forward(self, x):
+            return x * self.scale.item()
+
+    model = torch.nn.Sequential(network(device="cuda"), Scaled())
+    x = inputs(model, 5)
+    said = "^The passes ran folded: No plan .* Python number of a tensor.* Pass engine='folded'"
+    with pytest.warns(UserWarning, match=said):
+        got = predict_with_uncertainty(model, x, 3)
+    assert_same(got, predict_with_uncertainty(model, x, 3, engine="folded"))
+
+
 def test_lenet_in_the_memory_of_a_chunk():
     torch.manual_seed(0)
     model = lenet5((1, 28, 28), 10)

@@ -10,6 +10,7 @@ from torch import nn
 
 import bayes_dc.mc.engine as engine_module
 import bayes_dc.mc.engine_cache as cache
+import bayes_dc.mc.predict as predict_module
 from bayes_dc import predict_with_uncertainty
 from bayes_dc.mc.plan_errors import PlanError
 
@@ -174,6 +175,26 @@ def test_a_model_without_a_plan():
     model[1] = nn.Identity()
     found = cache.passes_by_engine("auto", model, x, None, T, return_samples=False, **arguments)
     assert found.engine == "engine, mode 'workspace'"
+
+
+def test_folding_a_model_without_a_plan_is_said(monkeypatch):
+    """As on a GPU, where ``auto`` tries for an engine; not where folding is asked for."""
+    why = cache.why_folded
+    monkeypatch.setattr(predict_module, "why_folded", lambda *_, **__: None)
+    model = nn.Sequential(network(scope="row"), Mixing())
+    x = inputs(model, 3)
+    said = (
+        r"^The passes ran folded: No plan without allocations for aten\.\w+\.\w+ at \w+ "
+        r"\(1, \S*test_engine_predict\.py:\d+\): it works along the dimension of the inputs.*"
+        r" Pass engine='folded' if that is what you want\.$"
+    )
+    with pytest.warns(UserWarning, match=said):
+        got = predict_with_uncertainty(model, x, T, chunk=1)
+    assert got.engine.startswith("folded: No plan without allocations for ")
+    monkeypatch.setattr(predict_module, "why_folded", why)
+    asked = predict_with_uncertainty(model, x, T, chunk=1, engine="folded")
+    assert asked.engine == "folded: asked for"
+    assert torch.equal(asked.mean, got.mean)
 
 
 def test_chunk_is_the_size_of_the_engines_chunks():

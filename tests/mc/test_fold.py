@@ -4,6 +4,7 @@ import warnings
 
 import pytest
 import torch
+import torch.nn.functional as F
 from fold_models import Apply, B, C, K, T, by_hand, layers
 from torch import nn
 
@@ -259,3 +260,64 @@ def test_fewer_passes_where_memory_runs_out(rows_per_forward, x, monkeypatch):
     branch[1].rows = B - 1
     with pytest.raises(torch.OutOfMemoryError):
         predict_with_uncertainty(model, x, T=T)
+
+
+MIXING = {
+    "mean": lambda h: h - h.mean(0),
+    "mean of all": lambda h: h / (1 + h.mean()),
+    "deviation": lambda h: h / h.std(dim=0, keepdim=True),
+    "maximum": lambda h: h - h.max(dim=-2).values,
+    "by way of others": lambda h: h * (h.sum(0) / 2).exp(),
+    "sort": lambda h: h.sort(0).values,
+    "flip": lambda h: torch.flip(h, (0, 1)),
+    "flip of all": lambda h: h.flip(0, 1),
+    "roll": lambda h: h.roll(1, 0),
+    "cumsum": lambda h: h.cumsum(dim=0),
+    "softmax": lambda h: F.softmax(h, dim=0),
+    "normalize": lambda h: F.normalize(h, dim=0),
+    "norm": lambda h: h / h.norm(),
+    "attention between inputs": lambda h: (h @ h.T).softmax(1) @ h,
+    "batch norm": lambda h: F.batch_norm(h, None, None, training=True),
+}
+
+
+@pytest.mark.parametrize("name", MIXING)
+def test_what_mixes_inputs_is_refused_where_passes_are_folded(name, x):
+    """A mean over the rows would be one over inputs and passes."""
+    model = nn.Sequential(*layers((K, C)), Apply(MIXING[name]))
+    with pytest.raises(ValueError, match="makes one number of several rows") as error:
+        predict_with_uncertainty(model, x, T=T)
+    text = str(error.value)
+    assert f"{T} passes × {B} inputs are folded into {T * B} rows, which would be mixed" in text
+    assert "or pass chunk=1, which runs one pass at a time and mixes the inputs as the" in text
+    got = predict_with_uncertainty(model, x, T=T, chunk=1, return_samples=True)
+    assert torch.equal(got.samples, by_hand(model, x))
+    assert not [p for p in model.parameters() if hasattr(p, "_bayes_dc_mixed")]
+
+
+WITHIN = {
+    "mean": lambda h: h - h.mean(1, keepdim=True),
+    "softmax": lambda h: h.softmax(-1),
+    "pair": lambda h: torch.max(h, -h),
+    "norm": lambda h: F.normalize(h) + h.norm(dim=1, keepdim=True),
+    "sort": lambda h: h.sort().values.flip(1).cumsum(1).roll(1, 1),
+    "steps first": lambda h: torch.stack([h, h + 1, h + 2]).mean(0),
+    "unused": lambda h: (h.mean(), h.max().item(), h)[-1],
+    "positions": lambda h: (h[:, :, None] @ h[:, None]).sum((1, 2))[:, None] + h,
+    "weight": lambda h: (h @ torch.eye(C, T * B))[:, :C],
+    "one by one": lambda h: torch.stack([row - row.mean() for row in h]),
+}
+
+
+@pytest.mark.parametrize("name", WITHIN)
+def test_what_stays_within_an_input_is_folded(name, x):
+    model = nn.Sequential(*layers((K, C)), Apply(WITHIN[name]))
+    got = predict_with_uncertainty(model, x, T=T, return_samples=True)
+    assert torch.allclose(got.samples, by_hand(model, x), rtol=1e-6)
+
+
+def test_an_input_scaled_by_its_batch_is_no_mixing_of_passes(x):
+    """It is computed once, before the first mask."""
+    model = nn.Sequential(Apply(lambda x: x / x.abs().max()), *layers((K, C)))
+    got = predict_with_uncertainty(model, x, T=T, return_samples=True)
+    assert torch.equal(got.samples, by_hand(model, x))

@@ -11,6 +11,7 @@ from torch import nn
 import bayes_dc
 from bayes_dc import DropConnectLinear, predict_with_uncertainty
 from bayes_dc.mc.plan import build_plan
+from bayes_dc.mc.plan_report import amount
 from bayes_dc.mc.trace import trace
 from bayes_dc.mc.views import tensor_of
 
@@ -267,8 +268,9 @@ def test_a_plan_reports_every_buffer(model):
     )
     assert "arena" in lines[2]
     assert "lower bound" in lines[2]
-    assert "results in place" in lines[3]
-    table = lines[4:]
+    assert f"without a plan: {amount(plan.eager_bytes)} of tensors at once" in lines[3]
+    assert "results in place" in lines[4]
+    table = lines[5:]
     assert table[0].split() == ["buffer", "operator", "kind", "bytes", "steps", "offset"]
     assert len(table) == 1 + len(plan.storages)
     for storage, line in zip(plan.storages, table[1:], strict=True):

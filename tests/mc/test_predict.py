@@ -2,13 +2,11 @@
 
 import dataclasses
 import warnings
-import weakref
 
 import pytest
 import torch
+from live_bytes import LiveBytes
 from torch import Tensor, nn
-from torch.utils import _pytree as pytree
-from torch.utils._python_dispatch import TorchDispatchMode
 
 import bayes_dc.mc.predict as predict_module
 from bayes_dc import DropConnectLinear, Prediction, convert, predict_with_uncertainty
@@ -270,35 +268,6 @@ def test_mean_and_variance_are_those_of_the_closed_form():
     fourth = terms.square().sum(dim=1) * (q / (1 - q)) ** 2 * ((1 - q) / q + q / (1 - q) - 4)
     spread = ((fourth + 2 * variance.square()) / T).sqrt()
     assert ((y.var(dim=0) - variance).abs() <= 5 * spread).all()
-
-
-class LiveBytes(TorchDispatchMode):
-    """Bytes of the storages of all living tensors made inside, and their peak."""
-
-    def __init__(self):
-        super().__init__()
-        self.live = self.peak = 0
-        self._owners = {}
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        result = func(*args, **(kwargs or {}))
-        for tensor in pytree.tree_leaves(result):
-            if isinstance(tensor, Tensor):
-                self._hold(tensor.untyped_storage(), tensor)
-        return result
-
-    def _hold(self, storage, tensor):
-        place, size = storage.data_ptr(), storage.nbytes()
-        if not self._owners.get(place):
-            self.live += size
-            self.peak = max(self.peak, self.live)
-        self._owners[place] = self._owners.get(place, 0) + 1
-        weakref.finalize(tensor, self._let_go, place, size)
-
-    def _let_go(self, place, size):
-        self._owners[place] -= 1
-        if not self._owners[place]:
-            self.live -= size
 
 
 def test_memory_does_not_grow_with_the_number_of_passes():

@@ -1,6 +1,7 @@
 """T="auto": the result of a fixed T to the bit, the standard error reached, and every refusal."""
 
 import dataclasses
+import inspect
 import warnings
 
 import pytest
@@ -158,3 +159,17 @@ def test_a_standard_error_needs_auto(model, x):
     )
     with pytest.raises(ValueError, match="T must be an integer of at least 1; got 'many'"):
         predict_with_uncertainty(model, x, "many")
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("standard_error_of", "entropy"), ("standard_error_share", 0.5), ("T_max", 5)],
+)
+def test_what_only_auto_reads_is_refused_elsewhere(model, x, name, value):
+    text = f"{name}={value!r} is read with T='auto' only; T is 50. Leave one of them out."
+    with pytest.raises(ValueError, match="is read with T='auto' only") as caught:
+        predict_with_uncertainty(model, x, 50, **{name: value})
+    assert str(caught.value) == text
+    parameters = inspect.signature(predict_with_uncertainty).parameters
+    default = parameters[name].default
+    assert predict_with_uncertainty(model, x, 3, **{name: default}).T == 3

@@ -76,7 +76,8 @@ def test_bands_refuse(batch):
     for bad in (0.0, 1.5, math.nan):
         with pytest.raises(ValueError, match="every one of coverages must be a number above 0"):
             risk_coverage_band(probs[:, 0], probs[:, 1], [0.5, bad])
-    for bad, name in (([], "none"), (torch.tensor([0.8]), "Tensor")):
+    listed = [([], "none"), (torch.tensor([0.8]), "Tensor"), (0.8, "float"), (None, "NoneType")]
+    for bad, name in listed:
         text = rf"coverages must be a list of numbers above 0 .*; got {name}\. Pass \[k / 100 for k"
         with pytest.raises(ValueError, match=text):
             risk_coverage_band(probs[:, 0], probs[:, 1], bad)

@@ -2,7 +2,9 @@
 
 import inspect
 import math
+import re
 
+import numpy as np
 import pytest
 import torch
 
@@ -20,6 +22,7 @@ from bayes_dc.metrics import (
     nll_from_logits,
     reliability_curve,
 )
+from bayes_dc.metrics._table import KINDS
 
 BINNED = [
     ece,
@@ -145,9 +148,15 @@ def test_the_bootstrap_refuses_values():
     with pytest.raises(ValueError, match=r"no samples: the bootstrap needs n ≥ 1; got n = 0"):
         bootstrap_mean(torch.ones(0))
     with pytest.raises(
-        ValueError, match=r"values must be a tensor \[n\] without NaN.*shape \[1, 3\]"
+        ValueError, match=r"values must be a real tensor \[n\] without NaN.*shape \[1, 3\]"
     ):
         bootstrap_mean(torch.ones(1, 3))
+    with pytest.raises(ValueError, match=r"got shape \[3\], dtype torch.complex64"):
+        bootstrap_mean(torch.ones(3, dtype=torch.complex64))
+    one = torch.ones(3)
+    for first, second in ((one[None], one), (one, one * math.inf), (one.cfloat(), one)):
+        with pytest.raises(ValueError, match=r"(first|second) must be a real tensor \[n\] of fin"):
+            m.bootstrap_mean_difference(first, second)
     with pytest.raises(ValueError, match=r"one number per sample; got NaN"):
         bootstrap_mean(torch.tensor([math.nan]))
     with pytest.raises(ValueError, match=r"statistic must turn indices of shape \[7, 3\].*got NaN"):
@@ -246,19 +255,97 @@ def test_measures_of_passes_refuse_other_shapes(measure):
         measure(PROBS)
 
 
-def test_every_metric_says_its_range_and_direction():
-    for name in m.__all__:
-        one = getattr(m, name)
-        if not inspect.isfunction(one):
-            continue
-        parameters = list(inspect.signature(one).parameters)[:2]
-        if parameters in (
-            ["probs", "labels"],
-            ["scores", "labels"],
-            ["uncertainty", "loss"],
-            ["scores_in", "scores_out"],
-        ):
-            returns = inspect.getdoc(one).partition("Returns:")[2].partition("Source:")[0]
-            if "Float64 scalar" in returns:
-                assert "…" in returns, name
-                assert "better" in returns, name
+@pytest.mark.parametrize("metric", KINDS, ids=lambda f: f.__name__)
+def test_every_metric_says_what_it_is(metric):
+    """Formula, range, direction, source: in its own docstring, which ``help`` and api.md show."""
+    text = inspect.getdoc(metric)
+    head, _, rest = text.partition("Args:")
+    assert re.search(r"^::\n\n    \S", head, flags=re.MULTILINE), "formula"
+    assert re.search(r"^Source:\n    \S.* [12]\d\d\d", rest, flags=re.MULTILINE | re.DOTALL), (
+        "source"
+    )
+    returns = rest.partition("Returns:")[2].partition("Source:")[0]
+    if "Float64" in returns:
+        assert re.search("…|at least|at most|above", returns), "range"
+        assert re.search("better|less sure|disagree|symmetric|log C", returns), "direction"
+
+
+@pytest.mark.parametrize("given", [[0.5, 0.5], None, PROBS.numpy()])
+@pytest.mark.parametrize(
+    ("call", "name"),
+    [
+        (m.energy, "logits"),
+        (m.entropy_from_logits, "logits"),
+        (lambda x: m.nll_from_logits(x, LABELS), "logits"),
+        (lambda x: m.nll_from_logits_per_sample(x, LABELS), "logits"),
+        (m.bootstrap_mean, "values"),
+        (lambda x: m.bootstrap_mean_difference(x, PROBS[0]), "first"),
+        (lambda x: m.bootstrap_mean_difference(PROBS[0], x), "second"),
+        (lambda x: POLICY.accepts(x), "uncertainty"),
+        (lambda x: POLICY.outcome(x, LABELS > 0), "uncertainty"),
+    ],
+)
+def test_what_is_no_tensor_is_named(call, name, given):
+    text = rf"{name} must be a torch.Tensor; got {type(given).__name__}. Wrap it: torch.as_tensor"
+    with pytest.raises(TypeError, match=text):
+        call(given)
+
+
+POLICY = m.Policy("entropy", 0.5, "risk", 0.1, 0.95, 10, 0.1, 5, 0)
+
+
+@pytest.mark.parametrize(
+    ("uncertainty", "wrong", "kind", "text"),
+    [
+        (LABELS, LABELS > 0, TypeError, r"uncertainty must be floating point.*got dtype torch.int"),
+        (PROBS, PROBS > 0, ValueError, r"must have shape \[n\], one number .*got shape \[2, 2\]"),
+        (PROBS[0, :0], LABELS[:0] > 0, ValueError, r"n ≥ 1 inputs; got shape \[0\]"),
+        # [2, 1] would be counted for every pair of inputs, numbers as bits
+        (PROBS[0], LABELS[:, None] > 0, ValueError, r"wrong must be .* \[2\] .*got shape \[2, 1\]"),
+        (PROBS[0], LABELS, ValueError, r"wrong must be a bool tensor .*dtype torch.int64"),
+        (PROBS[0], [False, True], ValueError, r"wrong must be a bool tensor .*got list"),
+    ],
+)
+def test_outcomes_of_a_policy_refuse(uncertainty, wrong, kind, text):
+    with pytest.raises(kind, match=text):
+        POLICY.outcome(uncertainty, wrong)
+
+
+@pytest.mark.parametrize("score", [score for score in SCORES if score is not m.reliability_curve])
+def test_scores_take_probabilities_that_want_a_gradient(score):
+    n = 40
+    probs = torch.linspace(0.1, 0.9, n)
+    probs = torch.stack([probs, 1 - probs], dim=1)
+    labels = torch.arange(n) % 2
+    want, got = score(probs, labels), score(probs.requires_grad_(), labels)
+    parts = ("reliability", "resolution", "uncertainty", "remainder")
+    pairs = [(want, got)] if isinstance(want, torch.Tensor) else []
+    pairs += [(getattr(want, one), getattr(got, one)) for one in parts if not pairs]
+    assert all(torch.equal(a, b.detach()) for a, b in pairs)
+
+
+def test_numbers_of_numpy_are_numbers():
+    """What ``np.arange`` and ``np.linspace`` give is no other kind of number to a caller."""
+    probs = torch.stack([torch.linspace(0.1, 0.9, 40), torch.linspace(0.9, 0.1, 40)], dim=1)
+    labels, wrong = torch.arange(40) % 2, torch.arange(40) % 5 == 0
+    one, many, half = np.int64(1), np.int32(50), np.float32(0.5)
+    for measure in BINNED[:3]:
+        assert measure(probs, labels, np.int64(7)) == measure(probs, labels, 7)
+    got = bootstrap_mean(probs[:, 0], level=half, resamples=many, seed=one)
+    assert got == bootstrap_mean(probs[:, 0], level=0.5, resamples=50, seed=1)
+    assert type(got.level) is float
+    pair = (probs[:, 0], probs[:, 1])
+    apart = m.bootstrap_mean_difference(*pair, resamples=many, seed=one)
+    assert apart == m.bootstrap_mean_difference(*pair, resamples=50, seed=1)
+    assert m.risk_at_coverage(probs[:, 0], wrong, half) == m.risk_at_coverage(
+        probs[:, 0], wrong, 0.5
+    )
+    assert m.coverage_at_risk(probs[:, 0], wrong, half) == 1
+    assert m.binomial_interval(one, many) == m.binomial_interval(1, 50)
+    assert m.energy(probs, half).equal(m.energy(probs, 0.5))
+    policy = m.policy_for_coverage(probs[:, 0], wrong, half, score="entropy", confidence=half)
+    assert policy == m.policy_for_coverage(probs[:, 0], wrong, 0.5, score="entropy", confidence=0.5)
+    with pytest.raises(ValueError, match="n_bins must be a positive integer"):
+        ece(probs, labels, np.float64(7))
+    with pytest.raises(ValueError, match=r"resamples must be an integer .*got np.True_|got True"):
+        bootstrap_mean(probs[:, 0], resamples=np.True_)

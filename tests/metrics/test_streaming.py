@@ -1,6 +1,7 @@
 """Batches give the bits of one call, for every metric; intervals, refusals, state."""
 
 import dataclasses
+import inspect
 import itertools
 
 import pytest
@@ -42,6 +43,18 @@ CURVES = [
     m.brier_decomposition,
     m.risk_coverage_curve,
     m.certainty_curves,
+]
+UNCERTAINTIES = [
+    m.entropy,
+    m.entropy_from_logits,
+    m.predictive_entropy,
+    m.expected_entropy,
+    m.mutual_information,
+    m.mutual_information_jackknife,
+    m.variation_ratio,
+    m.max_probability_score,
+    m.energy,
+    m.vote_entropy,
 ]
 ALL = LABELLED + RANKED + CERTAINTY + OOD
 
@@ -180,8 +193,8 @@ def test_streams_refuse():
 
 @pytest.mark.parametrize("make", [Streaming, lambda f, **o: m.bootstrap_metric(f, None, None, **o)])
 def test_metrics_and_options_must_be_known(make):
-    with pytest.raises(ValueError, match=r"metric must be one of accuracy, nll, .*; got entropy"):
-        make(m.entropy)
+    with pytest.raises(ValueError, match=r"metric must be one of accuracy, nll, .*; got correct"):
+        make(m.correct)
     with pytest.raises(TypeError, match=r"ece takes the options n_bins; got \['bins'\]"):
         make(m.ece, bins=3)
     with pytest.raises(TypeError, match=r"nll takes the options none; got \['n_bins'\]"):
@@ -206,6 +219,50 @@ def test_metrics_and_options_must_be_known(make):
         make(m.certainty_curves, classes=3, normalisation="max")
     with pytest.raises(ValueError, match=r"tpr must be a number above 0 and at most 1"):
         make(m.fpr_at_tpr, tpr=95)
+
+
+def uncertain(measure, rows, seed):
+    """What it takes: samples [T, rows, C], or rows of logits, votes or probabilities."""
+    logits = torch.randn(6, rows, 3, generator=torch.Generator().manual_seed(seed))
+    taken = next(iter(inspect.signature(measure).parameters))
+    given = {"samples": logits.softmax(2), "logits": logits[0], "votes": logits[0].abs().ceil()}
+    return given.get(taken, logits[0].softmax(1))
+
+
+@pytest.mark.parametrize("measure", UNCERTAINTIES, ids=lambda f: f.__name__)
+def test_uncertainties_stream_and_their_means_have_intervals(measure):
+    given = uncertain(measure, 40, seed=1)
+    at = given.ndim - 2  # the inputs
+    stream = Streaming(measure)
+    for start, stop in itertools.pairwise((0, 1, 25, 40)):
+        stream.update(given.narrow(at, start, stop - start))
+    assert stream.n == 40
+    values = measure(given)
+    assert_equal_bits(stream.compute(), values.double())
+    want = m.bootstrap_mean(values, level=0.9, resamples=50, seed=3)
+    options = {"level": 0.9, "resamples": 50, "seed": 3}
+    assert stream.interval(**options) == want
+    assert m.bootstrap_metric(measure, given, **options) == want
+    other = uncertain(measure, 40, seed=2)
+    difference = m.bootstrap_difference(measure, (given,), (other,), **options)
+    gaps = m.bootstrap_mean(measure(other) - values, **options)
+    assert difference.low == pytest.approx(gaps.low, rel=2.0**-40, abs=2.0**-50)
+
+
+def test_metrics_take_as_many_tensors_as_they_name():
+    samples = uncertain(m.predictive_entropy, 4, seed=0)
+    stream = Streaming(m.predictive_entropy)
+    with pytest.raises(TypeError, match=r"predictive_entropy takes one tensor, samples; got 2\."):
+        stream.update(samples, samples)
+    with pytest.raises(TypeError, match=r"nll takes two tensors, probs and labels; got 1\."):
+        m.bootstrap_metric(m.nll, samples[0])
+    with pytest.raises(TypeError, match=r"nll takes two tensors, probs and labels; got 3\."):
+        m.bootstrap_difference(m.nll, (samples[0],) * 3, (samples[0],) * 3)
+    with pytest.raises(TypeError, match=r"energy takes the options none; got \['temperature'\]"):
+        Streaming(m.energy, temperature=2.0)
+    text = r"entropy must give one number per sample, \[n\]; got shape \[6, 4\]\. Flatten what"
+    with pytest.raises(ValueError, match=text):
+        m.bootstrap_metric(m.entropy, samples)
 
 
 @pytest.mark.parametrize("metric", CURVES, ids=lambda f: f.__name__)

@@ -208,6 +208,18 @@ def test_weights_of_a_tensor_subclass():
     )
 
 
+def test_quantised_layers():
+    model = nn.Sequential(nn.Linear(2, 2), nn.ReLU(), nn.Linear(2, 2))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch moves quantisation to another package
+        model[0] = torch.ao.quantization.quantize_dynamic(model[:1], {nn.Linear})[0]
+    report = convert(model)
+    assert tuple(report.converted) == ("2",)
+    assert report.left_alone == {
+        "0": "Linear: its weights are quantised; convert the network before it is quantised"
+    }
+
+
 def test_torchscript():
     plain = nn.Sequential(nn.Linear(2, 2))
     with warnings.catch_warnings():

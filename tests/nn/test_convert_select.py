@@ -64,6 +64,17 @@ def test_select_by_any_name_of_a_layer():
     assert report.converted["fc"].endswith("; also head")
 
 
+@pytest.mark.parametrize("name", ["heads[0]", "a*b?", "[!x]", "!not"])
+def test_a_name_may_hold_what_patterns_are_made_of(name):
+    model = nn.Sequential()
+    model.add_module(name, nn.Sequential(nn.Linear(2, 2)))
+    if name.startswith("!"):
+        with pytest.raises(ValueError, match="select names 'not', and no linear"):
+            convert(model, select=name)
+        return
+    assert tuple(convert(model, p={name: 0.25}, select=name).converted) == (f"{name}.0",)
+
+
 @pytest.mark.parametrize(
     ("select", "message"),
     [

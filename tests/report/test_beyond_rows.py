@@ -18,6 +18,8 @@ from bayes_dc.report.ood import MEASURES, ood_rows, surest
 from bayes_dc.report.selective import abstention_result, accepted_inputs, risk_curves
 from bayes_dc.report.shifted import by_shift
 
+BETTER = ("higher", "lower", "zero", "none")
+
 
 def test_other_inputs_are_told_apart_by_every_score(full):
     other = full.ood[0]
@@ -100,6 +102,8 @@ def test_classes_are_counted(evaluation):
         right = (predicted[own] == c).sum().item()
         assert row.recall == right / own.sum().item()
         assert row.precision == right / (predicted == c).sum().item()
+        assert row.recall_interval == m.binomial_interval(right, own.sum().item())
+        assert row.precision_interval == m.binomial_interval(right, (predicted == c).sum().item())
         assert row.entropy == ev.prediction.entropy[own].mean().item()
         wrong = [predicted[i].item() for i in range(60) if own[i] and predicted[i] != c]
         if wrong:
@@ -110,6 +114,7 @@ def test_classes_are_counted(evaluation):
     assert class_rows(evaluation(labelled=False)) == []
     absent = class_rows(evaluation(n=1))
     assert sum(math.isnan(row.recall) for row in absent) == 3
+    assert sum(row.recall_interval is None for row in absent) == 3
 
 
 def test_risk_curves_are_the_metric(evaluation):
@@ -163,11 +168,24 @@ def test_seeds_give_a_mean_and_a_spread(full):
     assert Derived(dataclasses.replace(full, seeds=full.seeds[:1])).seeds == []
 
 
-def test_every_table_has_its_definitions(full):
-    terms = [one.term for one in definitions(full, Derived(full))]
-    for term in ("Accuracy", "R_cc", "Promise", "AUROC (letters)", "Energy", "Over seeds"):
+def test_every_table_has_its_definitions(full, evaluation):
+    found = definitions(full, Derived(full))
+    terms = [one.term for one in found]
+    for term in (
+        *("Accuracy", "Confidence", "Entropy of an input", "Temperature", "Mistakes found"),
+        *("Accuracy of the rest", "R_cc", "Promise", "AUROC (letters)", "Energy", "Recall"),
+        *("Precision", "Monte Carlo standard error", "Over seeds", "Time", "Speed", "Peak memory"),
+    ):
         assert term in terms
     assert len(terms) == len(set(terms))
+    assert all(one.range and one.n and one.better in BETTER for one in found)
+    (recall,) = [one for one in found if one.term == "Recall"]
+    assert (recall.better, recall.n) == ("higher", "inputs of one class, or predictions of it")
+    unknown = evaluation(labelled=False)
+    few = [one.term for one in definitions(unknown, Derived(unknown))]
+    assert "Recall" not in few
+    assert "Temperature" not in few
+    assert "Peak memory" in few
 
 
 def test_sentences_tell_of_other_and_changed_inputs(full):
@@ -203,3 +221,22 @@ def test_a_change_that_doubt_does_not_follow_is_told(entropy, ece, said):
     assert text.startswith("The most harmful change is blur: at severity 5 accuracy falls from 90.")
     assert said in text
     assert shift_finding(ShiftSweep([])) == []
+
+
+def test_the_worst_change_need_not_be_the_strongest():
+    """A digit turned by half a turn may look like itself; one that lies on its side does not."""
+
+    def point(name, severity, accuracy):
+        scores = {
+            key: Estimate(value, m.Interval(value, value, 0.95, 1000))
+            for key, value in (("accuracy", accuracy), ("entropy", 0.1), ("ece", 0.0))
+        }
+        return ShiftPoint(name, severity, 40, scores)
+
+    turned = [point("turned", degrees, a) for degrees, a in ((0, 0.9), (90, 0.2), (180, 0.6))]
+    blur = [point("blur", severity, a) for severity, a in ((0, 0.9), (5, 0.5))]
+    (text,) = shift_finding(ShiftSweep(turned + blur))
+    assert text.startswith("The most harmful change is turned: at 90 degrees accuracy falls from")
+    harmless = [point("blur", severity, 0.9) for severity in (0, 5)]
+    (text,) = shift_finding(ShiftSweep(harmless))
+    assert text == "None of the changes lowers the accuracy, 90.00\u00a0% of 40 inputs."

@@ -7,6 +7,7 @@ import torch
 
 from bayes_dc import metrics as m
 from bayes_dc.report import (
+    FEWEST,
     ReportError,
     compare_sides,
     comparison_table,
@@ -77,7 +78,17 @@ def test_infinite_losses_have_no_difference(pair):
 )
 def test_a_verdict_needs_an_interval_without_zero(direction, ends, values, verdict):
     gap = Estimate(values[1] - values[0], m.Interval(*ends, 0.95, 1000))
-    assert DifferenceRow("k", "t", direction, "", *values, gap).verdict == verdict
+    assert DifferenceRow("k", "t", direction, "", *values, gap, FEWEST).verdict == verdict
+    assert DifferenceRow("k", "t", direction, "", *values, gap, FEWEST - 1).verdict == ""
+
+
+def test_few_inputs_give_no_verdict(evaluation):
+    """One input has intervals without a width, which leave 0 out whatever is compared."""
+    many, one = scored(evaluation(n=60)), scored(evaluation(n=1, seed=2))
+    rows = difference_rows(many, one, paired=False)
+    widths = {row.key: row.difference.interval for row in rows if row.difference is not None}
+    assert widths["entropy"].low > 0 or widths["entropy"].high < 0
+    assert {row.verdict for row in rows} == {""}
 
 
 @pytest.fixture(scope="module")

@@ -2,8 +2,12 @@
 
 import dataclasses
 
+import pytest
 import torch
 
+from bayes_dc import metrics as m
+from bayes_dc.report import FEWEST
+from bayes_dc.report.cautions import cautions
 from bayes_dc.report.derived import Derived
 from bayes_dc.report.findings import findings
 from bayes_dc.report.tables import review_rows
@@ -71,3 +75,29 @@ def test_without_labels_only_the_split_is_told(evaluation):
     assert summary.doubts[0].startswith(
         f"{100 * own.item():.0f}\u00a0% of the uncertainty is attributed"
     )
+
+
+def test_what_was_never_seen_may_still_come(evaluation):
+    """Without a mistake among the inputs a bootstrap has no mistakes to draw."""
+    text = sentences(with_confidence(evaluation, 0.99, 200))
+    low, high = m.binomial_interval(200, 200)
+    assert f"expect {low:.2%} to {high:.2%} (exact binomial, 95 %)".replace("%", " %", 2) in text
+    assert "its confidence agrees with its accuracy" in text
+    # 0.5 is out of reach of 200 of 200
+    assert "It is underconfident" in sentences(with_confidence(evaluation, 0.6, 200))
+    assert "It is overconfident" in sentences(with_confidence(evaluation, 0.6, 0))
+
+
+@pytest.mark.parametrize("n", [1, FEWEST - 1])
+def test_nothing_is_claimed_of_few_inputs(evaluation, n):
+    worse = torch.tensor([[0.99, 0.01]], dtype=torch.float64).expand(n, 2)
+    ev = with_confidence(evaluation, 0.6, n, n=n)
+    text = sentences(dataclasses.replace(ev, mean_network=worse))
+    assert f"is right for 100.00 % of {n} input{'s' if n > 1 else ''}; on other" in text
+    assert "confident: its" not in text
+    assert "better" not in text
+    assert "worse" not in text
+    said = f"Few inputs ({n}): their intervals are too narrow, and have no width where all inputs"
+    assert any(said in one and f"fewer than {FEWEST}." in one for one in cautions(ev))
+    enough = with_confidence(evaluation, 0.6, FEWEST, n=FEWEST)
+    assert not any("Few inputs" in one for one in cautions(enough))

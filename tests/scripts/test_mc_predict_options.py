@@ -75,7 +75,11 @@ def test_inputs_of_another_kind(report, tmp_path, network, pixels):
         folder.mkdir(parents=True)
         for k in range(3):
             Image.new("RGB", (9, 9), (80 * k, 10, 200)).save(folder / f"{k}.png")
-    got = report("--ood", f"imagefolder={tmp_path / 'pictures'}", "digits")["ood"]
+    whole = report("--ood", f"imagefolder={tmp_path / 'pictures'}", "digits")
+    got = whole["ood"]
+    assert [text for text in whole["warnings"] if "holds the very inputs" in text] == [
+        "The set digits holds the very inputs of the task: what tells the two apart means nothing."
+    ]
     assert [(one["name"], one["n"]) for one in got] == [("imagefolder", 3), ("digits", N)]
     assert got[0]["data"]["conversion"] == "grey, resized to 8 × 8 pixels"
     scores = {(row["network"], row["score"]): row["auroc"]["value"] for row in got[1]["rows"]}
@@ -207,6 +211,8 @@ def test_what_was_calibrated_is_applied(
     said = "The calibration was made with T = 9 passes; this prediction has T = 6."
     assert said in capsys.readouterr().err
     assert any(said in text for text in got["warnings"])
+    beside = report("--compare", str(folder), out="beside")["warnings"]  # of this one, too
+    assert [text for text in beside if said in text and text.startswith(f"{folder.name}: ")]
     bare = report("--no-calibration", folder=folder, out="bare")
     assert bare["temperature"] is bare["abstention"] is None
     assert bare["metrics"]["nll"]["mean_network"] == nll["mean_network"]
@@ -239,7 +245,11 @@ def test_other_sets_that_are_not_there_name_the_option(predict, tmp_path, monkey
     (tmp_path / "data").mkdir()
     message = refused(predict("--limit", "3", "--ood", "kmnist"), capsys)
     assert message.startswith("error: kmnist: ")
-    assert message.endswith("Name its folder with --ood kmnist=DIR.")
+    assert message.endswith(
+        "Nothing is downloaded for --ood. Name its folder with --ood kmnist=DIR."
+    )
+    message = refused(predict("--limit", "3", "--ood", f"kmnist={tmp_path}"), capsys)
+    assert message.endswith("Nothing is downloaded for --ood.")
 
 
 @pytest.mark.parametrize(

@@ -197,3 +197,13 @@ def test_the_command_line_is_checked(predict, options, text, capsys):
         predict(*options)
     assert stop.value.code == 2
     assert text in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("options", [("--data-root", "nowhere"), ("--ood", "digits=nowhere")])
+def test_a_folder_for_a_set_without_files_is_refused(predict, options, capsys):
+    """It would be read by nobody, and the report be of other data than asked for."""
+    message = refused(predict("--limit", "3", *options), capsys)
+    assert message == (
+        "error: digits: the set is inside scikit-learn and has no files, so 'nowhere' would not be "
+        "read. Leave the folder out, or name the data set that lies there."
+    )

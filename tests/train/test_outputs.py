@@ -1,6 +1,7 @@
 """Predictions batch by batch, what watches and adjusts them, and plain networks."""
 
 import dataclasses
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -10,7 +11,7 @@ from torch import nn
 import bayes_dc
 from bayes_dc import predict_with_uncertainty
 from bayes_dc.mc import temper
-from bayes_dc.train import CheckpointError, Inputs, predict_inputs
+from bayes_dc.train import CheckpointError, Inputs, outputs, predict_inputs
 
 CPU = torch.device("cpu")
 N, K, C, T = 11, 4, 3, 5
@@ -137,3 +138,19 @@ def test_inputs_that_are_not_finite_are_known(model, inputs, x):
 def test_a_network_that_cannot_be_predicted_with_is_refused(inputs):
     with pytest.raises(CheckpointError, match="the checkpoint cannot be predicted with: "):
         predict_inputs(nn.Sequential(nn.Linear(K, C)), inputs, **OPTIONS)
+
+
+def test_the_clock_does_not_count_what_only_a_first_call_does(model, inputs, monkeypatch):
+    clock, calls = [0.0], []
+
+    def run(model, x, T, **options):
+        clock[0] += 1 if calls else 100  # seconds
+        calls.append(len(x))
+        return predict_with_uncertainty(model, x, T, **options)
+
+    monkeypatch.setattr(outputs, "predict_with_uncertainty", run)
+    monkeypatch.setattr(outputs, "time", SimpleNamespace(perf_counter=lambda: clock[0]))
+    found = predict_inputs(model, inputs, **OPTIONS)
+    assert calls[0] == 1
+    assert sum(calls[1:]) == len(inputs)
+    assert found.seconds == len(calls) - 1

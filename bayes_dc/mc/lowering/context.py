@@ -19,17 +19,19 @@ Mode = Literal["strict", "workspace"]
 
 
 class Epilogue(NamedTuple):
-    """What follows a product and can be computed with it: y · scale + shift, then ReLU.
+    """What follows a product and can be computed with it: y · scale + shift, ReLU, then pooling.
 
     Attributes:
         scale: ``[channels]`` or None.
         shift: ``[channels]`` or None.
         relu: Whether negative results become 0.
+        pool: Whether the largest of 2 × 2 results is taken.
     """
 
     scale: Value | None
     shift: Value | None
     relu: bool
+    pool: bool = False
 
 
 class Context(Rowwise):
@@ -265,21 +267,23 @@ class Context(Rowwise):
         """
         return self._builder.sites[index]
 
-    def epilogue(self, channel_dim: int = 1) -> Epilogue:
+    def epilogue(self, channel_dim: int = 1, pools: bool = False) -> Epilogue:
         """Take the followers of this node that can be computed with it out of the graph.
 
-        They are BatchNorm with its running statistics, then ReLU, each optional, where nothing else
-        reads what is between. Call it before ``out`` and ``in_place``, which then describe the last
-        follower's result.
+        They are BatchNorm with its running statistics, then ReLU, then pooling, each optional,
+        where nothing else reads what is between. Call it before ``out`` and ``in_place``, which
+        then describe the last follower's result.
 
         Args:
             channel_dim: Dimension of this node's result that BatchNorm must normalise along.
+            pools: Whether this node can write the largest of 2 × 2 results.
 
         Returns:
-            What to compute; ``(None, None, False)`` where nothing follows.
+            What to compute; ``(None, None, False, False)`` where nothing follows.
         """
-        scale, shift, relu, self._last = self._builder.followers(self, channel_dim)
-        return Epilogue(scale, shift, relu)
+        found = self._builder.followers(self, channel_dim, pools)
+        self._last = found[-1]
+        return Epilogue(*found[:-1])
 
     def refuse(self, why: str, remedy: str = "") -> NoReturn:
         """Say that this node has no plan.

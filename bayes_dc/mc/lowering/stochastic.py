@@ -12,6 +12,7 @@ from bayes_dc.mc.lowering.context import Context, Epilogue
 from bayes_dc.mc.lowering.elementwise import in_place_of
 from bayes_dc.mc.lowering.gaussian import gaussian
 from bayes_dc.mc.lowering.ids import ids_of_positions, one_id, packed_unless
+from bayes_dc.mc.lowering.pooled import Pooled, pools
 from bayes_dc.mc.lowering.registry import lowering
 from bayes_dc.mc.lowering.sizes import bare
 from bayes_dc.mc.markers import planned_conv2d, planned_dropout, planned_linear
@@ -101,8 +102,6 @@ def dropconnect_conv2d(
     """Masked convolution of the images of all passes, in one launch."""
     site = c.site(number)
     x = c.rows_first(x)
-    after = _epilogue(c, site, 1)
-    out = c.out()
     read: Value = x
     copies: list[Any] = []
     if c.device == "cuda":
@@ -111,7 +110,10 @@ def dropconnect_conv2d(
     else:
         n, k, height, width = w.shape
         w = c.view(w, lambda t, b, p: t.permute(0, 2, 3, 1), (n, height, width, k))
-    by_pass, to = split_rows(read, 0), split_rows(out, 0)
+    by_pass = split_rows(read, 0)
+    after = _epilogue(c, site, 1, pools(c, site, by_pass, w))
+    out = c.out()
+    to = split_rows(out, 0)
     ids = one_id(c) if site.scope == "pass" else None
     geometry = {
         "stride": site.stride,
@@ -120,6 +122,7 @@ def dropconnect_conv2d(
         "groups": site.groups,
     }
     workspace = _workspace(c, lambda b, p: _conv_bytes(by_pass, w, to, geometry, b, p))
+    pool = Pooled(c, shape, out) if after and after.pool else None
 
     def emit(bind: Bind) -> list[Call]:
         calls: list[Call] = [(bind(room).copy_, (bind(of),), {}) for room, of in copies]
@@ -130,10 +133,15 @@ def dropconnect_conv2d(
         options |= geometry | _extra(bind, workspace, after)
         launch = conv2d_op.launcher("launch_fwd", images)
         added = None if bias is None else bind(bias)
+        then: list[Call] = []
+        if pool is not None:
+            result, chosen, then = pool.choose(bind, images, bind(w), result, site)
+            options |= chosen
         args = (images, bind(w), added, at.key, samples, at.pass_ids, result)
-        return [*calls, (launch, args, options)]
+        return [*calls, (launch, args, options), *then]
 
     scratch = [room for room, _ in copies] + ([workspace] if workspace else [])
+    scratch += pool.rooms if pool else []
     c.step(emit, [x if copies else read], [out], scratch, sites=[number])
     return out
 
@@ -224,12 +232,12 @@ def _merges(t: Tensor, start: int, end: int) -> bool:
     return True
 
 
-def _epilogue(c: Context, site: Site, channel_dim: int) -> Epilogue | None:
+def _epilogue(c: Context, site: Site, channel_dim: int, pools: bool = False) -> Epilogue | None:
     """What our kernels do with their results before they write them."""
     if site.sampler == "gaussian":
         return None
-    after = c.epilogue(channel_dim)
-    return None if after == (None, None, False) else after
+    after = c.epilogue(channel_dim, pools)
+    return None if after == (None, None, False, False) else after
 
 
 def _workspace(c: Context, nbytes: Callable[[int, int], int]) -> Value | None:

@@ -61,6 +61,25 @@ def launcher(name: str, images: Tensor) -> Callable[..., None]:
     return (_cpu if images.device.type == "cpu" else _triton)(name)
 
 
+def pools(images: Tensor, w: Tensor, groups: int) -> bool:
+    """Whether ``launch_fwd`` can write the largest of 2 × 2 results: it takes ``pool=True`` then.
+
+    Args:
+        images: ``[P, B, H, W, C]``; on the device ``meta``: whether it can where float32 may be
+            rounded to TensorFloat-32.
+        w: ``[N, KH, KW, C / groups]``.
+        groups: Groups of channels.
+
+    Returns:
+        False on a CPU, and where another kernel than that for few channels would run.
+    """
+    if images.device.type == "cpu":
+        return False
+    with importing_triton():
+        from bayes_dc.ops.conv2d import triton_few
+    return triton_few.fits(w, groups) if images.is_meta else triton_few.suits(images, w, groups)
+
+
 def _options(at: tuple[Any, ...]) -> dict[str, Any]:
     """The numbers of ``_AT`` as the launchers take them."""
     keep, bits, scale, sh, sw, ph, pw, dh, dw, groups = at[3:_COUNT]

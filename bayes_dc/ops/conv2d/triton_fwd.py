@@ -19,12 +19,14 @@ Cost        2 · P·B·OH·OW · N · K operations, and a mask of N·K bits for 
 Limits      N < 2**29, K < 2**31, positions of a group and programs < 2**31 − 2**16.
 """
 
+from typing import Any
+
 import triton
 import triton.language as tl
 from torch import Tensor
 
 from bayes_dc.ops import _conv, _epilogue, _launch
-from bayes_dc.ops.conv2d import triton_direct, triton_hopper_gemm
+from bayes_dc.ops.conv2d import triton_direct, triton_few, triton_hopper_gemm
 from bayes_dc.ops.conv2d.triton_patches import (
     find_group,
     find_positions,
@@ -198,11 +200,13 @@ def launch_fwd(
     scale: float,
     config: _conv.ConvConfig | None = None,
     epilogue: tuple[Tensor | None, Tensor | None, bool] | None = None,
+    pool: bool = False,
 ) -> None:
     """Write the forward into ``out``; see ``bayes_dc.ops.conv2d.reference.forward``.
 
     With ``bits`` = 0 nothing is dropped: key and ids are not read, and may be None.
-    ``epilogue``: see ``_epilogue.Epilogue``.
+    ``epilogue``: see ``_epilogue.Epilogue``. ``pool``: ``out`` takes the largest of 2 × 2 results,
+    where ``triton_few.suits`` says that this is possible.
     """
     P, B, H, W, _ = x.shape
     _, _, OH, OW, N = out.shape
@@ -218,20 +222,15 @@ def launch_fwd(
         return
     at = (key, sample_ids, pass_ids)
     ending = _epilogue.options(epilogue, out)
+    call: dict[str, Any] = {"stride": stride, "padding": padding, "dilation": dilation}
+    call |= {"keep": keep, "bits": bits, "scale": scale, "ending": ending}
+    if pool or (config is None and triton_few.suits(x, w, groups)):
+        triton_few.launch(x, w, bias, *at, out, **call, pool=pool)
+        return
     if config is None and triton_hopper_gemm.suits(
         x, w, out, stride=stride, dilation=dilation, groups=groups, transposed=False
     ):
-        triton_hopper_gemm.launch(
-            *(x, w, bias, *at, out),
-            stride=stride,
-            padding=padding,
-            dilation=dilation,
-            keep=keep,
-            bits=bits,
-            scale=scale,
-            transposed=False,
-            ending=ending,
-        )
+        triton_hopper_gemm.launch(x, w, bias, *at, out, **call, transposed=False)
         return
     taps = _conv.taps(w, stride, padding, dilation)
     mask = {"KEEP": keep, "BITS": bits, "SCALE": scale}

@@ -86,7 +86,7 @@ def _load(space, rest):
 
 
 @triton.jit
-def read_four(p, ELEMENT: tl.constexpr, SPACE: tl.constexpr):
+def read_four(p, ELEMENT: tl.constexpr, SPACE: tl.constexpr, PURE: tl.constexpr = True):
     """Four consecutive elements of type ELEMENT at the aligned ``p``, as float32.
 
     SPACE is "shared", where ``p`` is an int32, or "global.nc", where it is a pointer.
@@ -98,7 +98,7 @@ def read_four(p, ELEMENT: tl.constexpr, SPACE: tl.constexpr):
             "=f,=f,=f,=f" + OPERANDS,
             [p],
             dtype=(tl.float32, tl.float32, tl.float32, tl.float32),
-            is_pure=True,
+            is_pure=PURE,
             pack=1,
         )
     elif ELEMENT == tl.bfloat16:
@@ -111,7 +111,7 @@ def read_four(p, ELEMENT: tl.constexpr, SPACE: tl.constexpr):
             "=r,=r,=r,=r" + OPERANDS,
             [p],
             dtype=(tl.int32, tl.int32, tl.int32, tl.int32),
-            is_pure=True,
+            is_pure=PURE,
             pack=1,
         )
         return (
@@ -131,7 +131,7 @@ def read_four(p, ELEMENT: tl.constexpr, SPACE: tl.constexpr):
             "=f,=f,=f,=f" + OPERANDS,
             [p],
             dtype=(tl.float32, tl.float32, tl.float32, tl.float32),
-            is_pure=True,
+            is_pure=PURE,
             pack=1,
         )
 

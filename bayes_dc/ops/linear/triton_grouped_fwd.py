@@ -15,13 +15,15 @@ Cost        2·M·N·K operations, and one mask of N·K bits for every BR rows.
 Limits      N < 2**29, K < 2**31, R < 2**31 − BR; row offsets are int64.
 """
 
+from typing import Any
+
 import triton
 import triton.language as tl
 from torch import Tensor
 
-from bayes_dc.ops import _epilogue, _grouped, _launch
+from bayes_dc.ops import _epilogue, _grouped, _launch, _parts
 from bayes_dc.ops._tiles import finish, group_ids, keep_tile, product
-from bayes_dc.ops.linear import triton_wgmma_gemm
+from bayes_dc.ops.linear import triton_narrow_fwd, triton_wgmma_gemm, triton_wgmma_parts
 
 _RUNTIME = ("S", "stride_xk", "stride_wk", "stride_b", "stride_sample", "stride_pass", "stride_on")
 
@@ -122,7 +124,7 @@ def launch_fwd(
     keep: int,
     bits: int,
     scale: float,
-    config: _grouped.GroupedConfig | None = None,
+    config: _grouped.GroupedConfig | _parts.PartsConfig | _parts.NarrowConfig | None = None,
     epilogue: tuple[Tensor | None, Tensor | None, bool] | None = None,
 ) -> None:
     """Write the forward into ``out``; see ``bayes_dc.ops.linear.reference.forward``.
@@ -134,23 +136,21 @@ def launch_fwd(
     if P * S * R == 0 or N == 0:
         return
     ending = _epilogue.options(epilogue, out)
+    operands = (x, w, bias, key, sample_ids, pass_ids, out)
+    options: dict[str, Any] = {"keep": keep, "bits": bits, "scale": scale, "ending": ending}
+    if config is None:
+        config = _parts.fwd_config(P, S, R, N, K, x.stride(0) == 0, x.dtype, x.device)
+    if isinstance(config, _parts.NarrowConfig):
+        triton_narrow_fwd.launch(*operands, **options, config=config)
+        return
+    if isinstance(config, _parts.PartsConfig):
+        if triton_wgmma_parts.suits(x, w, out, config):
+            triton_wgmma_parts.launch(*operands, **options, config=config)
+            return
+        config = None
     chosen = config or _grouped.fwd_config(P * S, R, N, K, x.dtype, x.device)
     if triton_wgmma_gemm.suits(x, w, out, chosen, transposed=False):
-        triton_wgmma_gemm.launch(
-            x,
-            w,
-            bias,
-            key,
-            sample_ids,
-            pass_ids,
-            out,
-            keep=keep,
-            bits=bits,
-            scale=scale,
-            transposed=False,
-            config=chosen,
-            ending=ending,
-        )
+        triton_wgmma_gemm.launch(*operands, **options, transposed=False, config=chosen)
         return
     config = config or _grouped.for_portable_kernel(
         "linear_grouped_fwd", chosen, R, x.dtype, x.device

@@ -68,30 +68,51 @@ def read_pair(address):
     )
 
 
+@triton.constexpr_function
+def _copy(size, pointer):
+    """Of a quad: 16 bytes pass the first-level cache by, 8 bytes cannot."""
+    how = {4: "cg.shared.global [$1], [{}], 16", 2: "ca.shared.global [$1], [{}], 8"}[size]
+    return "cp.async." + how.format(pointer) + "; mov.u32 $0, 0; }"
+
+
 @triton.jit
 def copy_quad(address, entry, offset, SIZE: tl.constexpr):
     """Begin to copy a quad of SIZE-byte elements, from ``offset`` bytes past a kept pointer."""
-    if SIZE == 4:
-        return tl.inline_asm_elementwise(
-            """{ .reg .b64 p; ld.shared.b64 p, [$2]; add.s64 p, p, $3;
-            cp.async.cg.shared.global [$1], [p], 16; mov.u32 $0, 0; }""",
-            "=r,r,r,l",
-            [address, entry, offset],
-            dtype=tl.int32,
-            is_pure=False,
-            pack=1,
-        )
-    else:
-        tl.static_assert(SIZE == 2)
-        return tl.inline_asm_elementwise(
-            """{ .reg .b64 p; ld.shared.b64 p, [$2]; add.s64 p, p, $3;
-            cp.async.ca.shared.global [$1], [p], 8; mov.u32 $0, 0; }""",
-            "=r,r,r,l",
-            [address, entry, offset],
-            dtype=tl.int32,
-            is_pure=False,
-            pack=1,
-        )
+    return tl.inline_asm_elementwise(
+        "{ .reg .b64 p; ld.shared.b64 p, [$2]; add.s64 p, p, $3; " + _copy(SIZE, "p"),
+        "=r,r,r,l",
+        [address, entry, offset],
+        dtype=tl.int32,
+        is_pure=False,
+        pack=1,
+    )
+
+
+@triton.jit
+def read_pointer(address, like):
+    """A pointer kept at ``address``, of the type of ``like``."""
+    kept = tl.inline_asm_elementwise(
+        "ld.shared.b64 $0, [$1];",
+        "=l,r",
+        [address],
+        dtype=tl.int64,
+        is_pure=False,
+        pack=1,
+    )
+    return kept.to(like.dtype, bitcast=True)
+
+
+@triton.jit
+def copy_from(address, source, SIZE: tl.constexpr):
+    """Begin to copy a quad of SIZE-byte elements from a pointer."""
+    return tl.inline_asm_elementwise(
+        "{ " + _copy(SIZE, "$2"),
+        "=r,r,l",
+        [address, source],
+        dtype=tl.int32,
+        is_pure=False,
+        pack=1,
+    )
 
 
 @triton.jit
@@ -151,6 +172,12 @@ def read_quad(address, ELEMENT: tl.constexpr):
 
 
 @triton.jit
+def take_quad(address, ELEMENT: tl.constexpr):
+    """The same, read before a later barrier."""
+    return read_four(address, ELEMENT, "shared", False)
+
+
+@triton.jit
 def write_quad(address, v0, v1, v2, v3):
     """Four float32, 16 bytes."""
     return tl.inline_asm_elementwise(
@@ -174,6 +201,19 @@ def add_quad(address, v0, v1, v2, v3):
         [address, v0, v1, v2, v3],
         dtype=tl.int32,
         is_pure=False,
+        pack=1,
+    )
+
+
+@triton.jit
+def warp_number():
+    """Number of the lane's warp, as a scalar: a loop that it bounds has another end in each."""
+    return tl.inline_asm_elementwise(
+        "{ mov.u32 $0, %tid.x; shr.u32 $0, $0, 5; }",
+        "=r",
+        [],
+        dtype=tl.int32,
+        is_pure=True,
         pack=1,
     )
 

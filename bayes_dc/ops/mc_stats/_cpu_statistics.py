@@ -43,6 +43,11 @@ def update_inputs(
     passes, _, C = y.shape
     J = probs.shape[0]
     for b in range(start, stop):
+        if first == 0:  # whatever lies there
+            mean[b], m2[b], votes[b], expected[b] = 0.0, 0.0, 0, 0.0
+            probs[:, b], entropies[:, b] = 0.0, 0.0
+            if ranges.shape[0] > 0:
+                ranges[0, b], ranges[1, b], ranges[2, b] = np.inf, -np.inf, np.inf
         for t in range(passes):
             group = (first + t) % J
             count = float(first + t + 1)

@@ -1,7 +1,8 @@
 """Streaming statistics of Monte Carlo passes on the CPU: launchers.
 
 Shapes      as in triton_update.py and triton_summary.py; y of any strides, float32 or float64
-Update      as there: passes ascend, one after another, for each input on its own
+Update      as there: passes ascend, one after another, for each input on its own; with first = 0
+            from a state of no passes
 Precision   float64 from the first operation on y
 Order       classes ascend in every sum: neither chunks of passes nor the inputs beside change a bit
 Threads     torch.get_num_threads(), from the pool of ``ops/_threads.py``, a run of inputs at a time

@@ -82,7 +82,7 @@ def state_entries(groups: int, B: int, C: int, *, ranges: bool = False) -> int:
 
 
 def state_in(memory: Tensor, groups: int, B: int, C: int, *, ranges: bool = False) -> PassState:
-    """A state in memory of the caller; that of no passes where it is zero and ``ranges`` infinite.
+    """A state in memory of the caller; an update with ``first`` = 0 does not read it.
 
     Args:
         memory: float64 ``[state_entries(…)]``, contiguous; ``ranges`` come last.
@@ -168,7 +168,8 @@ def update(
     """Add passes first, first + 1, … to the state, in place and in that order, in one launch.
 
     Args:
-        state: State of passes 0 … first − 1, on a CUDA device.
+        state: State of passes 0 … first − 1, on a CUDA device; with ``first`` = 0 it is written
+            over, whatever it holds.
         outputs: ``[passes, B, C]``, floating point, any strides.
         first: Number of the first pass.
         softmax: Whether outputs are logits; else they are taken as probabilities.

@@ -7,7 +7,8 @@ Update      for t = first … first + passes − 1, with p the softmax of a row 
                 δ = p − mean;   mean += δ / (t + 1);   m2 += δ (p − mean)
                 expected += (H(p) − expected) / (t + 1);   votes[argmax p] += 1
                 probs[t mod J] += p;   entropies[t mod J] += H(p)
-            ranges: least and largest sum, and least entry, of the rows without NaN.
+            ranges: least and largest sum, and least entry, of the rows without NaN. With
+            first = 0 from a state of no passes, whatever lies there.
 Grid        up to MAX_BLOCK classes as in triton_passes.py, where the work of a pass is shared out;
             above, one program for each input, which goes through the passes.
 Precision   float64 from the first operation on y.
@@ -20,23 +21,24 @@ Limits      C < 2**30; row offsets are int64.
 Source      Welford 1962, *Note on a method for calculating corrected sums of squares*.
 """
 
+from typing import NamedTuple
+
 import triton
 import triton.language as tl
 from torch import Tensor
 
 from bayes_dc.ops import _launch
-from bayes_dc.ops.mc_stats.triton_passes import (
+from bayes_dc.ops.mc_stats.triton_notes import (
     NO_NAN,
     POINTERS,
     RUNTIME,
-    mc_stats_passes_kernel,
     mc_stats_rows_kernel,
     vote_key,
 )
+from bayes_dc.ops.mc_stats.triton_passes import mc_stats_passes_kernel
 from bayes_dc.ops.mc_stats.triton_rows import RowLayout, entropy_terms, row_layout, sum_pairs
 
 _TILE, _MOST_ROWS = 64, 16
-_BLOCK, _UNROLL = 32, 8
 
 
 @triton.jit(do_not_specialize=RUNTIME, do_not_specialize_on_alignment=POINTERS)
@@ -70,11 +72,23 @@ def mc_stats_update_blocks_kernel(
     inputs = tl.cast(B, tl.int64)
     size = inputs * C
     number = tl.cast(first, tl.int64)
-    expected = tl.load(expected_ptr + b)
+    old = number > 0
+    if number == 0:  # whatever lies there
+        for start in range(0, C, BLOCK):
+            c = start + lanes
+            zero, at = tl.zeros([1, BLOCK], tl.float64), b * C + c
+            tl.store(mean_ptr + at, zero, mask=c < C)
+            tl.store(m2_ptr + at, zero, mask=c < C)
+            tl.store(votes_ptr + at, zero.to(tl.int64), mask=c < C)
+            for j in range(0, J):
+                tl.store(probs_ptr + j * size + at, zero, mask=c < C)
+        for j in range(0, J):
+            tl.store(entropies_ptr + j * inputs + b, 0.0)
+    expected = tl.load(expected_ptr + b, mask=old, other=0.0)
     if RANGES:
-        low = tl.load(ranges_ptr + b)
-        high = tl.load(ranges_ptr + inputs + b)
-        least = tl.load(ranges_ptr + 2 * inputs + b)
+        low = tl.load(ranges_ptr + b, mask=old, other=float("inf"))
+        high = tl.load(ranges_ptr + inputs + b, mask=old, other=-float("inf"))
+        least = tl.load(ranges_ptr + 2 * inputs + b, mask=old, other=float("inf"))
     for t in range(0, passes):
         tl.debug_barrier()  # what the pass before wrote is read, perhaps by another thread
         y = y_ptr + t * tl.cast(stride_yp, tl.int64) + b * stride_yb
@@ -145,6 +159,31 @@ def mc_stats_update_blocks_kernel(
         tl.store(ranges_ptr + 2 * inputs + b, least)
 
 
+class PassesConfig(NamedTuple):
+    """Launch configuration of ``mc_stats_passes_kernel``: speed only.
+
+    Attributes:
+        block: Pairs of an input and a class.
+        unroll: Passes whose entries are loaded at once.
+        many: The same for votes.
+        ahead: Whether they are loaded while those before are added.
+    """
+
+    block: int
+    unroll: int
+    many: int
+    ahead: bool
+
+
+def passes_config(passes: int, *, kept: bool) -> PassesConfig:
+    """Measured: many passes wait for the chain of one after another, few for the launch."""
+    if not kept:  # exponentials fill the time of the loads
+        return PassesConfig(32, 8, 8, ahead=False)
+    if passes <= 8:
+        return PassesConfig(64, 8, 8, ahead=False)
+    return PassesConfig(32, 10, 16, ahead=True)
+
+
 def rows_of_tile(layout: RowLayout) -> int:
     """Rows of a program of one warp, or of all its warps: two numbers for a thread."""
     return max(1, min(_TILE // layout.block, _MOST_ROWS))
@@ -201,13 +240,16 @@ def launch_update(
             STEPS=layout.steps,
             **options,
         )
-        mc_stats_passes_kernel[(triton.cdiv(B * C, _BLOCK), J + 3)](
+        config = passes_config(passes, kept=kept)
+        mc_stats_passes_kernel[(triton.cdiv(B * C, config.block), J + 3)](
             *(y, rows, *state, first, passes, B, C, J, *y.stride()),
             **kind,
             KEPT=kept,
             FUSED=not _launch.INTERPRETED,  # whose fma rounds twice
-            BLOCK=_BLOCK,
-            UNROLL=_UNROLL,
+            BLOCK=config.block,
+            UNROLL=config.unroll,
+            MANY=config.many,
+            AHEAD=config.ahead,
             num_warps=1,
             enable_fp_fusion=False,
         )

@@ -24,9 +24,9 @@ from bayes_dc.ops.gaussian.factors import rounded
 def portable(request, monkeypatch):
     """Leave nothing to the kernels written for one GPU."""
     if "backend" in request.fixturenames:
-        from bayes_dc.ops.conv2d import triton_hopper_dw, triton_hopper_gemm
+        from bayes_dc.ops.conv2d import triton_few, triton_hopper_dw, triton_hopper_gemm
 
-        for module in (triton_hopper_dw, triton_hopper_gemm):
+        for module in (triton_few, triton_hopper_dw, triton_hopper_gemm):
             monkeypatch.setattr(module, "suits", lambda *args, **options: False)
 
 

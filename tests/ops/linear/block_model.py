@@ -5,6 +5,7 @@ are issued, and a wait for a barrier whose phase has not completed is a deadlock
 are ignored; the compiler's `assert_trivial` checks them.
 """
 
+import functools
 import types
 from collections.abc import Callable
 from typing import Any
@@ -109,6 +110,9 @@ class Pointer:
     def __add__(self, offset: Any) -> "Pointer":
         return Pointer(self.data, self.at + offset)
 
+    def __getitem__(self, key: Any) -> "Pointer":
+        return Pointer(self.data, self.at[key])
+
 
 class TensorMap:
     """A tensor in global memory as TMA sees it; beyond its ends are zeros."""
@@ -203,6 +207,14 @@ def _minimum(a: Any, b: Any) -> Any:
     return value(np.minimum(a, b)) if isinstance(a, np.ndarray) else Scalar(min(a, b))
 
 
+def _maximum(a: Any, b: Any, propagate_nan: Any = None) -> Any:
+    return value(np.maximum(a, b)) if isinstance(a, np.ndarray) else Scalar(max(a, b))
+
+
+def _reduce(v: Value, axis: int, combine: Callable[..., Any]) -> Value:
+    return functools.reduce(combine, (v.take(i, axis) for i in range(v.shape[axis])))
+
+
 def _nothing(*_: Any, **__: Any) -> None:
     return None
 
@@ -224,11 +236,13 @@ def language(warps: int, program: int) -> types.SimpleNamespace:
         static_range=range,
         cdiv=lambda a, b: Scalar(-(-a // b)),
         minimum=_minimum,
-        maximum=lambda a, b: Scalar(max(a, b)),
+        maximum=_maximum,
+        PropagateNan=types.SimpleNamespace(ALL=None),
         where=lambda c, a, b: value(np.where(c, a, b)),
         join=lambda a, b: value(np.stack(np.broadcast_arrays(a, b), axis=-1)),
         reshape=lambda v, shape: value(np.asarray(v).reshape(shape)),
         permute=lambda v, order: value(np.asarray(v).transpose(order)),
+        reduce=_reduce,
         broadcast=lambda a, b: tuple(value(v.copy()) for v in np.broadcast_arrays(a, b)),
         convert_layout=lambda v, layout, assert_trivial=False: v,
         inline_asm_elementwise=_asm,
@@ -254,6 +268,7 @@ def run(kernel: Any, programs: int, warps: int, *args: Any, **constants: Any) ->
             "gl": words,
             "tl": words,
             "select": _select,
+            "select_rounded": _select,
             "round_tile": lambda w: w,
             "block_barrier": _nothing,
             "fence_async_shared": _nothing,

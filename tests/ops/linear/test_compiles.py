@@ -49,7 +49,8 @@ def forward(**options):
     from bayes_dc.ops.linear.triton_fwd import dropconnect_linear_fwd_kernel
 
     config = _launch.fwd_config(*SHAPE)
-    sizes = {"LANES": 32, "ROWS": config.rows, "QUADS": config.quads, "SLICES": 1}
+    sizes = {"LANES": 32, "ROWS": config.rows, "QUADS": config.quads, "WARPS": 1}
+    sizes |= {"GROUPS": 4, "RANGES": 16}
     return (
         dropconnect_linear_fwd_kernel,
         {"HAS_BIAS": True, "STAGED": True, "EVEN": True} | sizes | options,
@@ -91,14 +92,14 @@ def test_masks_are_predicates(build, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "build", [forward, lambda: forward(SLICES=4), weight_gradient], ids=["fwd", "slices", "dw"]
+    "build", [forward, lambda: forward(WARPS=4), weight_gradient], ids=["fwd", "parts", "dw"]
 )
 def test_tiles_are_copied_ahead(build, tmp_path):
     """Copies go to shared memory on their own, and are waited for before a tile is read."""
     import triton.language as tl
 
     kernel, constants, options = build()
-    warps = constants.get("SLICES", 1)
+    warps = constants.get("WARPS", 1)
     sass = disassemble(
         kernel, COMMON | {"ACC": tl.float32} | constants, tmp_path, num_warps=warps, **options
     )
@@ -106,3 +107,35 @@ def test_tiles_are_copied_ahead(build, tmp_path):
     loop = sass[sass.index("LDGDEPBAR") :]
     first_wait, first_use = loop.index("DEPBAR.LE"), re.search(r"@P\d FFMA", loop).start()
     assert first_wait < first_use
+
+
+@pytest.mark.parametrize(
+    ("sizes", "registers"),
+    [({"WARPS": 16, "QUADS": 2}, 128), ({"WARPS": 4, "QUADS": 1, "LANES": 8, "GROUPS": 2}, 0)],
+    ids=["warps", "lanes"],
+)
+def test_parts_move_nothing_in_their_loop(sizes, registers, tmp_path):
+    """Two instructions for a masked product, or three of a last layer's few, moves included."""
+    import triton.language as tl
+
+    kernel, constants, _ = forward(**sizes)
+    options = {"maxnreg": registers} if registers else {}
+    sass = disassemble(
+        kernel,
+        COMMON | {"ACC": tl.float32} | constants,
+        tmp_path,
+        num_warps=sizes["WARPS"],
+        **options,
+    )
+    code = re.findall(r"/\*([0-9a-f]{4,5})\*/ +(.*?);", sass)
+    places = [int(at, 16) for at, _ in code]
+    ends = [
+        (int(to[1], 16), place)
+        for place, (_, text) in zip(places, code, strict=True)
+        if (to := re.search(r"\bBRA\b.*0x([0-9a-f]+)", text)) and int(to[1], 16) < place
+    ]
+    loops = [[t for at, (_, t) in zip(places, code, strict=True) if a <= at <= b] for a, b in ends]
+    body = min((loop for loop in loops if any("FFMA" in t for t in loop)), key=len)
+    products = sum("FFMA" in text for text in body)
+    assert products == 32 * sizes["QUADS"] * constants["GROUPS"]
+    assert len(body) < (2.2 if constants["GROUPS"] == 4 else 3.2) * products

@@ -102,7 +102,10 @@ def test_split_weight_gradient_is_exact(splits, backend):
 FORWARD = [
     {"rows": 1, "quads": 1},
     {"rows": 1, "quads": 2, "warps": 4},
-    {"rows": 1, "quads": 4, "warps": 4, "registers": 128},
+    {"rows": 1, "quads": 4, "warps": 4, "registers": 168},
+    {"rows": 1, "quads": 2, "warps": 16, "registers": 128},
+    {"rows": 1, "quads": 1, "warps": 8, "lanes": 16},
+    {"rows": 1, "quads": 1, "warps": 4, "lanes": 8},
     {"rows": 2, "quads": 2, "registers": 168},
     {"rows": 2, "quads": 4},
     {"rows": 2, "quads": 1, "lanes": 16},
@@ -133,7 +136,7 @@ def test_every_launch_configuration_gives_equal_bits(name, options, backend):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=shape_id)
 @pytest.mark.parametrize("K", [20, 512, 788])
 def test_forward_rounds_alike_in_every_configuration(K, dtype):
-    """One warp or four, tiles or single elements, one row or many: the same sums in order."""
+    """One warp or many, tiles or single elements, one row or many: the same sums in order."""
     from bayes_dc.ops._launch import RowConfig
 
     case = make_case(Shape(1, 37, 1, 40, K), dtype=dtype)

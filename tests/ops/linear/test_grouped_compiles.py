@@ -50,3 +50,23 @@ def test_products_of_a_group_are_added_under_predicates(element, tmp_path):
     assert len(re.findall(r"@!?P\d FADD\b", sass)) == 3 * 64
     assert "STACK:0" in usage
     assert not re.search(r"\b(STL|LDL)\b", sass)
+
+
+@pytest.mark.parametrize("element", ["bf16", "fp32"])
+def test_a_tile_of_weights_serves_several_groups(element, tmp_path):
+    """One PRMT for each register of weights and group, and no wait inside; nothing spills."""
+    from bayes_dc.ops.linear.triton_wgmma_parts_kernel import masked_parts_kernel
+
+    depth = 64 if element == "bf16" else 32
+    blocks = {"x_desc": [8, 1, 16, depth], "w_desc": [128, depth]}
+    constants = MASK | {"HAS_BIAS": True, "BM": 128, "PARTS": 7, "STAGES": 4}
+    constants |= {"BY_SAMPLE": False}
+    sass, usage = disassemble(masked_parts_kernel, constants, blocks, element, 8, tmp_path)
+    products = re.findall(r"HGMMA\S+ R\d+, (R\d+|gdesc\S+), gdesc\S+, \S+?( gsb0)? ;", sass)
+    assert len(products) == 7 * 4
+    assert all(first.startswith("R") for first, _ in products)
+    assert sum(bool(waits) for _, waits in products) == 7
+    assert len(re.findall(r"\bPRMT\b", sass)) < 12 * 16
+    assert "STACK:0" in usage
+    assert "LOCAL:0" in usage
+    assert not re.search(r"\b(STL|LDL)\b", sass)

@@ -17,7 +17,7 @@ def pointers(case, *rest):
     return [Pointer(t.numpy().reshape(-1)) for t in (*ids, *rest)]
 
 
-def shared(rows):
+def shared_rows(rows):
     """1 for each of passes and samples that has rows of its own."""
     return [int(rows.stride(d) > 0) for d in (0, 1)]
 
@@ -51,7 +51,7 @@ def test_forward_and_dx(transposed, unroll, tile, dtype):
         TensorMap(rows, [1, 1, BR, depth]),
         TensorMap(case.w, block),
         *(bias, key, samples, passes, target),
-        *(S, R, M, C, *shared(rows), 1, 1, 1, *want.stride()[:3]),
+        *(S, R, M, C, *shared_rows(rows), 1, 1, 1, *want.stride()[:3]),
         KEEP=case.digits.keep,
         BITS=case.digits.bits,
         SCALE=1.0,
@@ -88,7 +88,20 @@ def test_weight_gradient(splits, R, groups, stages, along):
         TensorMap(gy, [1, 1, BN, BR] if along else [1, 1, BR, BN]),
         TensorMap(x, [1, 1, BK, BR] if along else [1, 1, BR, BK]),
         *pointers(case, out),
-        *(S, R, N, K, P * S, -(-P * S // splits), *shared(gy), *shared(x), 1, 1, N * K, K),
+        *(
+            S,
+            R,
+            N,
+            K,
+            P * S,
+            -(-P * S // splits),
+            *shared_rows(gy),
+            *shared_rows(x),
+            1,
+            1,
+            N * K,
+            K,
+        ),
         KEEP=case.digits.keep,
         BITS=case.digits.bits,
         SCALE=1.0,
@@ -96,3 +109,42 @@ def test_weight_gradient(splits, R, groups, stages, along):
         STAGES=stages,
     )
     assert_bitwise_equal(out.sum(dim=0), case.expected()["dw"], "dw")
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=shape_id)
+@pytest.mark.parametrize("by_sample", [False, True], ids=["passes", "samples"])
+@pytest.mark.parametrize("shared", [False, True], ids=["own", "shared"])
+@pytest.mark.parametrize("tile", [(16, 64, 7, 4, 4), (16, 128, 3, 8, 3), (32, 128, 2, 4, 2)])
+def test_tiles_that_serve_several_groups(tile, shared, by_sample, dtype):
+    """Runs of groups with a tail, tiles of rows and outputs with tails; 3 digits."""
+    from bayes_dc.ops.linear.triton_wgmma_parts_kernel import masked_parts_kernel
+
+    BR, BM, parts, warps, stages = tile
+    depth = 128 // dtype.itemsize
+    P, S = (2, parts + 1) if by_sample else (parts + 1, 2)
+    case = make_case(Shape(P, S, BR + 3, BM + 10, 2 * depth + 4), 0.3, dtype, integers=True)
+    _, _, R, N, K = case.shape
+    if shared:
+        case.x = (case.x[:, :1] if by_sample else case.x[:1]).expand(P, S, R, K)
+    want = case.expected()["y"]
+    out = np.full(want.numel(), np.nan)
+    box = 1 if shared else 1 << (parts - 1).bit_length()
+    key, samples, passes, bias, target = pointers(case, case.b.double(), torch.from_numpy(out))
+    run(
+        masked_parts_kernel,
+        -(-N // BM) * -(-R // BR) * 2 * 2,
+        warps,
+        TensorMap(case.x, [1, box, BR, depth] if by_sample else [box, 1, BR, depth]),
+        TensorMap(case.w, [BM, depth]),
+        *(bias, key, samples, passes, target),
+        *(P, S, R, N, K, *shared_rows(case.x), 1, 1, 1, *want.stride()[:3]),
+        KEEP=case.digits.keep,
+        BITS=case.digits.bits,
+        SCALE=1.0,
+        HAS_BIAS=True,
+        BM=BM,
+        PARTS=parts,
+        BY_SAMPLE=by_sample,
+        STAGES=stages,
+    )
+    assert_bitwise_equal(torch.from_numpy(out).view(want.shape), want, "out")

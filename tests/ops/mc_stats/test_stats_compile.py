@@ -51,14 +51,14 @@ def assert_inputs_are_widened(ttir):
 @pytest.mark.parametrize("classes", [1, 10, 1000, 5000])
 @pytest.mark.parametrize("link", ["softmax", "identity"])
 def test_update(link, classes, outputs, tmp_path):
-    from bayes_dc.ops.mc_stats import triton_passes, triton_update
+    from bayes_dc.ops.mc_stats import triton_notes, triton_update
     from bayes_dc.ops.mc_stats.triton_rows import row_layout
 
     layout = row_layout(classes)
     softmax = link == "softmax"
     constants = {"SOFTMAX": softmax, "RANGES": not softmax, "SAMPLES": True, "STEPS": layout.steps}
     if classes <= layout.block:
-        kernel = triton_passes.mc_stats_rows_kernel
+        kernel = triton_notes.mc_stats_rows_kernel
         constants |= {"ROWS": triton_update.rows_of_tile(layout), "KEPT": True}
     else:
         kernel = triton_update.mc_stats_update_blocks_kernel
@@ -77,13 +77,16 @@ def test_passes(link, kept, outputs, tmp_path):
     from bayes_dc.ops.mc_stats import triton_passes, triton_update
 
     softmax = link == "softmax"
+    config = triton_update.passes_config(8 if outputs == "bf16" else 100, kept=kept)
     constants = {
         "SOFTMAX": softmax,
         "RANGES": not softmax,
         "KEPT": kept,
         "FUSED": True,
-        "BLOCK": triton_update._BLOCK,
-        "UNROLL": triton_update._UNROLL,
+        "BLOCK": config.block,
+        "UNROLL": config.unroll,
+        "MANY": config.many,
+        "AHEAD": config.ahead,
     }
     kernel = triton_passes.mc_stats_passes_kernel
     ttir, ptx, usage = compiled(kernel, constants, 1, outputs, tmp_path)
@@ -100,10 +103,14 @@ def test_summary(classes, inputs, tmp_path):
 
     layout = row_layout(classes)
     warps = triton_summary.warps_of(layout, inputs)
+    tile = triton_summary.tile_steps(layout)
     constants = {
+        "J": 20,
+        "ONE": classes <= 1 << tile,
         "STEPS": layout.steps,
-        "TILE_STEPS": triton_summary.tile_steps(layout, warps),
+        "TILE_STEPS": tile,
         "GROUP_STEPS": triton_summary.GROUP_STEPS,
+        "PAIRS": triton_summary.PAIRS,
     }
     ttir, ptx, usage = compiled(
         triton_summary.mc_stats_summary_kernel,

@@ -16,6 +16,7 @@ BACKENDS = [
     pytest.param("cpu", marks=pytest.mark.interpreter, id="interpreter"),
     pytest.param("cuda", marks=pytest.mark.gpu),
 ]
+WITHOUT_INTERPRETER = [BACKENDS[0], BACKENDS[2]]
 # Passes, inputs, classes: one of each, primes, more and fewer than 20 passes, several tiles.
 SHAPES = [(1, 3, 4), (2, 1, 1), (7, 5, 10), (23, 3, 2), (41, 2, 3), (3, 2, 133), (4, 1, 1031)]
 ROUNDING = 2.0**-52
@@ -35,7 +36,7 @@ def run(
     chunk: int = 1 << 30,
     kept: bool = True,
 ) -> tuple[PassState, Summary, Tensor]:
-    """State, summary and samples [T, B, C] of the kernels, on the CPU; outputs poisoned first.
+    """State, summary and samples [T, B, C] of the kernels, on the CPU; all of it poisoned first.
 
     ``"compiled"`` are the kernels of the CPU, ``"cpu"`` those of the GPU in the interpreter.
     """
@@ -49,6 +50,10 @@ def run(
 
     T, B, C = values.shape
     state = new_state(min(T, 20), B, C, torch.device(device), ranges=link == "identity")
+    if C:
+        for part in state:
+            if part is not None:
+                part.fill_(7 if part.dtype == torch.int64 else float("nan"))
 
     def poisoned(*size: int) -> Tensor:
         return torch.full(size, float("nan"), dtype=torch.float64, device=device)
@@ -148,6 +153,36 @@ def test_inputs_beside_change_no_bit(classes, device):
         assert_same(got, Summary(*(field[rows] for field in want)))
 
 
+@pytest.mark.parametrize("device", WITHOUT_INTERPRETER)
+@pytest.mark.parametrize("classes", [10, 100])
+def test_many_inputs_beside_change_no_bit(classes, device):
+    """Enough for other launch configurations than those of few inputs."""
+    values = logits((21, 1100, classes))
+    state, want, _ = run(values, device, chunk=8)
+    for rows in (slice(0, 1), slice(3, 70), slice(600, 1100)):
+        few, got, _ = run(values[:, rows], device)
+        assert_same(got, Summary(*(field[rows] for field in want)))
+        assert torch.equal(few.m2, state.m2[rows])
+
+
+@pytest.mark.parametrize("device", BACKENDS[1:])
+@pytest.mark.parametrize("link", ["softmax", "identity"])
+@pytest.mark.parametrize("kept", [True, False])
+def test_launch_configurations_change_no_bit(kept, link, device, monkeypatch):
+    from bayes_dc.ops.mc_stats import triton_summary, triton_update
+
+    values = logits((37, 3, 5))
+    if link == "identity":
+        values = values.double().softmax(dim=-1)
+    want = run(values, device, link, kept=kept)
+    for block, unroll, ahead, warps in [(32, 8, False, 4), (64, 4, True, 1), (32, 12, True, 8)]:
+        config = triton_update.PassesConfig(block, unroll, 8, ahead=ahead)
+        monkeypatch.setattr(triton_update, "passes_config", lambda *_, made=config, **__: made)
+        monkeypatch.setattr(triton_summary, "warps_of", lambda *_, made=warps: made)
+        for part, expected in zip(run(values, device, link, kept=kept)[:2], want[:2], strict=True):
+            assert_same(part, expected)
+
+
 @pytest.mark.parametrize("device", BACKENDS)
 @pytest.mark.parametrize("T", [1, 2, 21])
 @pytest.mark.parametrize("classes", [10, 1031])
@@ -237,6 +272,21 @@ def test_rows_that_are_special(kind, link, device):
         assert (got.isnan() == wanted.isnan()).all(), name
     if link == "identity" and "infinite" not in kind:
         assert_near(state.ranges, want.ranges, bound, "ranges")
+
+
+@pytest.mark.parametrize("device", WITHOUT_INTERPRETER)
+@pytest.mark.parametrize("inputs", [3, 1100])
+@pytest.mark.parametrize("kind", ROWS)
+def test_special_rows_among_many_passes(kind, inputs, device):
+    """Moments of given probabilities as torch's to the bit, also where they end infinite or NaN."""
+    values = logits((41, inputs, 4), dtype=torch.float64).softmax(dim=-1)
+    values[20, 1] = torch.tensor(ROWS[kind], dtype=torch.float64)
+    got = run(values, device, "identity", chunk=37)[0]
+    want = torch_statistics(values, "identity")[0]
+    for name in ("mean", "m2", "votes", "probs"):
+        torch.testing.assert_close(
+            getattr(got, name), getattr(want, name), rtol=0, atol=0, equal_nan=True, msg=name
+        )
 
 
 @pytest.mark.parametrize("device", BACKENDS)
