@@ -5,9 +5,14 @@ tile of weights serves several groups ("parts"). Few outputs make one tile of ou
 that wait for themselves: there the inputs are shared out. Both change speed, and masks never.
 """
 
+import math
 from typing import NamedTuple
 
 import torch
+
+from bayes_dc.ops import _device
+
+_FEW_OUTPUTS, _MOST_ROWS = 16, 64
 
 
 class PartsConfig(NamedTuple):
@@ -107,6 +112,25 @@ def fwd_config(
         device: Where they are.
 
     Returns:
-        None where a group is better off by itself.
+        None where a group is better off by itself. Few outputs are a matter of R and N alone, so
+        that chunks of passes change no bit; parts have the bits of the kernel for one group.
     """
-    return None
+    if R > _MOST_ROWS or not _device.on_hopper(device):
+        return None
+    if N <= _FEW_OUTPUTS:
+        return NarrowConfig(inputs=128)
+    if R > 32:
+        tiles = [PartsConfig(64, 128, 2, 4, 3)]
+    elif R > 16:
+        tiles = [PartsConfig(32, 64, 4)]
+    else:
+        tiles = [PartsConfig(parts=parts) for parts in (7, 4, 2)]
+    groups, others = (S, P) if parts_are_samples(P, S, shared) else (P, S)
+    processors = _device.gpu(device).processors
+    rounds = {
+        tile: -(-groups // tile.parts) * others * -(-N // tile.outputs) / processors
+        for tile in tiles
+    }
+    # With fewer programs than processors a program for each group is done earlier.
+    busy = [tile for tile in tiles if tile.parts <= groups and rounds[tile] >= 1]
+    return min(busy, key=lambda tile: math.ceil(rounds[tile]) * (tile.parts + 2), default=None)

@@ -158,6 +158,9 @@ def test_which_configuration_the_portable_kernels_get(name, hopper, monkeypatch)
 
     monkeypatch.setattr(module, f"grouped_linear_{name}_kernel", Kernel())
     monkeypatch.setattr(_grouped._device, "on_hopper", lambda device: hopper)
+    monkeypatch.setattr(
+        _grouped._device, "gpu", lambda device: _grouped._device.Gpu((9, 0), 132, 0)
+    )
     monkeypatch.setattr(_grouped, "INTERPRETED", False)
     case = make_case(Shape(1, 2, 40, 65, 63), dtype=torch.bfloat16)  # rows of no whole 16 bytes
     at = (torch.tensor(KEY), case.sample_ids, case.pass_ids)

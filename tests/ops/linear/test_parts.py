@@ -13,6 +13,7 @@ from harness import (
     shape_id,
 )
 
+from bayes_dc.ops import _parts
 from bayes_dc.ops._grouped import GroupedConfig
 from bayes_dc.ops._parts import NarrowConfig, PartsConfig
 
@@ -118,3 +119,47 @@ def test_the_error_of_few_outputs_is_within_twice_the_eager_error(backend):
     got, want = forward(case, backend), case.expected()["y"]
     eager = case.expected(torch.float32, device_of(backend))["y"]
     assert relative_error(got, want) <= 2 * relative_error(eager, want)
+
+
+@pytest.fixture
+def hopper(monkeypatch):
+    """A GPU of 132 processors."""
+    monkeypatch.setattr(_parts._device, "on_hopper", lambda device: True)
+    monkeypatch.setattr(_parts._device, "gpu", lambda device: _parts._device.Gpu((9, 0), 132, 0))
+
+
+def choice(P, S, R, N, K=1024, shared=False):
+    cpu = torch.device("cpu")
+    return _parts.fwd_config(P, S, R, N, K, shared, torch.bfloat16, cpu)
+
+
+@pytest.mark.usefixtures("hopper")
+@pytest.mark.parametrize("dtype", DTYPES, ids=shape_id)
+@pytest.mark.parametrize("R", [16, 17, 32, 33, 64])
+def test_what_is_chosen_fits_the_kernel(R, dtype):
+    """A choice that does not fit would run another kernel, unseen."""
+    config = choice(100, 1, R, 1024)
+    assert config.rows >= R
+    assert _parts.suits_parts(config, dtype)
+
+
+@pytest.mark.usefixtures("hopper")
+def test_groups_share_weights_where_that_fills_the_gpu():
+    assert choice(100, 1, 16, 1024).parts == 7
+    assert choice(50, 1, 16, 1024).parts == 4
+    assert choice(1, 100, 16, 1024).parts == 7
+    assert choice(100, 1, 65, 1024) is None
+    assert choice(1, 1, 16, 1 << 14) is None
+    assert choice(4, 1, 16, 1024) is None
+    assert choice(100, 1, 16, 17) is None
+
+
+@pytest.mark.usefixtures("hopper")
+def test_chunks_of_passes_do_not_change_the_kernel_of_few_outputs():
+    """Its sums have another order: it must not depend on the number of groups."""
+    assert {choice(P, S, 16, 10) for P in (1, 7, 100) for S in (1, 3)} == {choice(1, 1, 16, 10)}
+
+
+def test_without_a_hopper_gpu_a_group_has_a_kernel_of_its_own():
+    assert choice(100, 1, 16, 1024) is None
+    assert choice(100, 1, 16, 10) is None
