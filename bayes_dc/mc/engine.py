@@ -176,7 +176,7 @@ class MonteCarloEngine(FixedOptions):
         Raises:
             ValueError: If an argument does not fit; ``x`` longer than ``capacity`` is refused.
             TypeError: If ``x`` is no tensor.
-            ModelChanged: If the model is not what was planned for.
+            ModelChanged: If the model, or the precision of products, is not what was planned for.
         """
         started = time.perf_counter()
         if self._plan is None:
@@ -248,12 +248,14 @@ class MonteCarloEngine(FixedOptions):
             yield
 
     def difference(self) -> str | None:
-        """Whether the model is still what was planned for.
+        """Whether the model, and the precision of products, are still what was planned for.
 
         Returns:
             What a call would refuse, or None; always None with ``mode="eager"``.
         """
-        return None if self._plan is None else self._guard.difference()
+        if self._plan is None:
+            return None
+        return self._guard.difference() or self._runner.difference()
 
     def refresh(self) -> None:
         """Compute all constants again that were computed from weights.

@@ -11,12 +11,20 @@ from torch import Tensor
 
 from bayes_dc.mc.engine_checks import check_sample_ids
 from bayes_dc.mc.engine_graphs import Capture, Captured, run
+from bayes_dc.mc.engine_guard import ModelChanged
 from bayes_dc.mc.engine_masks import key_words
 from bayes_dc.mc.engine_statistics import RunStatistics
 from bayes_dc.mc.plan import Plan
 from bayes_dc.mc.plan_types import Call
 from bayes_dc.mc.workspace import Workspace
 from bayes_dc.ops import _device
+
+_ROUNDED = (
+    "float32 convolutions could be rounded to TensorFloat-32 when the engine was planned, and may "
+    "not now: torch.backends.cudnn.conv.fp32_precision is {got!r}. Step {step!r} ({op}) has no "
+    "memory for one of full precision. Make a new MonteCarloEngine, or allow TensorFloat-32 again "
+    "(torch.backends.cudnn.allow_tf32 = True)."
+)
 
 MOST_RUNS = 16
 """Numbers of inputs whose calls, and graphs, are kept; the least recently used are made again."""
@@ -58,6 +66,7 @@ class Runner:
         self._device, self._capture = device, capture
         self._runs: OrderedDict[Hashable, _Run] = OrderedDict()
         self._default_ids = True
+        self._rounding = next((step for step in plan.steps if step.rounds), None)
         self._process = os.getpid()
         self._stream: torch.cuda.Stream | None = None
 
@@ -69,7 +78,13 @@ class Runner:
             seed: Unsigned 64-bit seed of the masks.
             sample_ids: int64 ``[b]``, or None for 0 … b − 1.
             keep_samples: Whether the probabilities of all passes are kept.
+
+        Raises:
+            ModelChanged: If products must be more precise than was planned for.
         """
+        message = self.difference()
+        if message is not None:
+            raise ModelChanged(message)
         if self._process != os.getpid():
             self._start_afresh()
         self._on_this_stream()
@@ -87,6 +102,18 @@ class Runner:
                 prepared.captured = self._capture(copy, prepared.calls)
         run([copy])
         prepared.captured.graph.replay()
+
+    def difference(self) -> str | None:
+        """Whether products must be more precise than was planned for.
+
+        Returns:
+            In words; None if not.
+        """
+        step = self._rounding
+        if step is None or _device.convolution_tensor_float32():
+            return None
+        got = torch.backends.cudnn.conv.fp32_precision  # type: ignore[attr-defined]
+        return _ROUNDED.format(got=got, step=step.name, op=step.op)
 
     def set_seed(self, seed: int) -> None:
         """Write the key words of all sites, if the seed is another than the last one.

@@ -274,6 +274,7 @@ class Step:
         emit: What gives its calls.
         library_workspace: Whether a library may allocate in it (mode ``"workspace"``).
         sites: Numbers of the sites whose masks it draws.
+        rounds: Whether it has no memory for convolutions of full float32 precision.
     """
 
     name: str
@@ -286,3 +287,4 @@ class Step:
     emit: Callable[[Bind], list[Call]]
     library_workspace: bool = False
     sites: tuple[int, ...] = field(default=())
+    rounds: bool = False

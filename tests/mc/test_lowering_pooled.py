@@ -6,6 +6,7 @@ from engine_cases import assert_near
 from torch import nn
 
 from bayes_dc import MonteCarloEngine, convert, predict_with_uncertainty
+from bayes_dc.mc.engine_guard import ModelChanged
 from bayes_dc.mc.plan import build_plan
 from bayes_dc.ops import _device
 
@@ -78,12 +79,53 @@ def test_not_on_a_cpu():
     assert any("pool" in op for op in steps(plan(POOLS["relu"](), device="cpu")))
 
 
-def test_results_before_pooling_have_memory_where_they_may_be_wanted():
-    """In float32: whether TensorFloat-32 is allowed is known when the plan runs."""
-    for dtype, wanted in ((torch.float32, 1), (torch.bfloat16, 0)):
-        found = plan(POOLS["relu"](), dtype)
-        rooms = [s.nbytes for s in found.storages if s.name.endswith(".unpooled")]
-        assert rooms == [found.passes * 3 * 6 * 7 * 6 * 4] * wanted
+def test_nothing_has_the_size_of_results_before_pooling():
+    found = plan(POOLS["relu"]())
+    assert [s.name for s in found.storages if s.nbytes >= found.passes * 3 * 6 * 7 * 6 * 4] == []
+    assert any(step.rounds for step in found.steps)
+    assert not any(step.rounds for step in plan(POOLS["relu"](), torch.bfloat16).steps)
+
+
+def test_a_step_of_its_own_where_float32_is_not_to_be_rounded(monkeypatch):
+    monkeypatch.setattr(_device, "convolution_tensor_float32", lambda: False)
+    assert any("pool" in op for op in steps(plan(POOLS["relu"]())))
+    assert not any("pool" in op for op in steps(plan(POOLS["relu"](), torch.bfloat16)))
+
+
+def test_other_precision_than_planned_for_is_refused(monkeypatch):
+    """On a CPU nothing rounds: the step is one of a plan for a GPU."""
+    model = nn.Sequential(nn.Linear(4, 3))
+    convert(model, p=0.5)
+    x = torch.ones(2, 4)
+    engine = MonteCarloEngine(model, x, 3)
+    engine._runner._rounding = plan(POOLS["relu"]()).steps[0]
+    assert engine.difference() is None
+    engine(x)
+    with torch.backends.cudnn.flags(enabled=True, allow_tf32=False):
+        with pytest.raises(ModelChanged, match=r"fp32_precision is .*'planned_conv2d'.*no memory"):
+            engine(x)
+        assert "allow TensorFloat-32 again" in engine.difference()
+    engine(x)
+
+
+@pytest.mark.gpu
+def test_a_prediction_follows_the_precision():
+    model = POOLS["relu"]()
+    convert(model, p=0.5)
+    model.to("cuda").eval()
+    x = torch.rand(5, 3, 9, 8, device="cuda")
+    engine = MonteCarloEngine(model, x, 3)
+    first = predict_with_uncertainty(model, x, 3)
+    with torch.backends.cudnn.flags(enabled=True, allow_tf32=False):
+        want = predict_with_uncertainty(model, x, 3, engine="folded")
+        assert_near(predict_with_uncertainty(model, x, 3), want)
+        with pytest.raises(ModelChanged, match="TensorFloat-32"):
+            engine(x)
+        full = MonteCarloEngine(model, x, 3)
+        assert_near(full(x), want)
+    again = predict_with_uncertainty(model, x, 3)
+    assert torch.equal(again.mean, first.mean)
+    full(x)
 
 
 @pytest.mark.gpu
@@ -105,6 +147,7 @@ def test_results_are_those_of_separate_steps(name, dtype, rounded, scope, monkey
     model = model.to("cuda", dtype).eval()
     x = torch.randint(-2, 3, (5, 3, 9, 8)).to("cuda", dtype)
     engine = MonteCarloEngine(model, x, 3)
-    assert not any("pool" in step.op for step in engine.plan.steps)
+    pools = any("pool" in step.op for step in engine.plan.steps)
+    assert pools == (not rounded)
     want = predict_with_uncertainty(model, x, 3, engine="folded", return_samples=True)
     assert_near(engine(x, return_samples=True), want)

@@ -43,7 +43,8 @@ class Context(Rowwise):
 
     Attributes:
         node: The node.
-        device: Type of the device, ``"cpu"`` or ``"cuda"``.
+        place: The device.
+        device: Its type, ``"cpu"`` or ``"cuda"``.
         mode: ``"strict"``: no step may allocate; ``"workspace"``: libraries may, and it is
             reported (``step(..., library_workspace=True)``).
         kind: Whether the result is plain or folded.
@@ -54,7 +55,8 @@ class Context(Rowwise):
         self.node = node
         self._builder = builder
         self._last = node
-        self.device, self.mode = builder.device.type, builder.mode
+        self.place, self.mode = builder.device, builder.mode
+        self.device = builder.device.type
         self.kind: Kind = node.kind
         self.phase: Phase = "passes" if node.kind == "folded" else "once"
 
@@ -191,6 +193,7 @@ class Context(Rowwise):
         *,
         library_workspace: bool = False,
         sites: Sequence[int] = (),
+        rounds: bool = False,
     ) -> None:
         """Add a step.
 
@@ -201,6 +204,7 @@ class Context(Rowwise):
             scratch: Values of ``scratch()`` it uses.
             library_workspace: Whether a library may allocate in it.
             sites: Numbers of the sites whose masks it draws.
+            rounds: Whether it has no memory for convolutions of full float32 precision.
         """
         phase: Phase = "passes" if any(v.folded for v in writes) else "once"
         self._builder.add(
@@ -215,6 +219,7 @@ class Context(Rowwise):
                 emit,
                 library_workspace,
                 tuple(sites),
+                rounds,
             )
         )
 

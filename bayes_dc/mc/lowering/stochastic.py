@@ -12,7 +12,6 @@ from bayes_dc.mc.lowering.context import Context, Epilogue
 from bayes_dc.mc.lowering.elementwise import in_place_of
 from bayes_dc.mc.lowering.gaussian import gaussian
 from bayes_dc.mc.lowering.ids import ids_of_positions, one_id, packed_unless
-from bayes_dc.mc.lowering.pooled import Pooled, pools
 from bayes_dc.mc.lowering.registry import lowering
 from bayes_dc.mc.lowering.sizes import bare
 from bayes_dc.mc.markers import planned_conv2d, planned_dropout, planned_linear
@@ -111,7 +110,7 @@ def dropconnect_conv2d(
         n, k, height, width = w.shape
         w = c.view(w, lambda t, b, p: t.permute(0, 2, 3, 1), (n, height, width, k))
     by_pass = split_rows(read, 0)
-    after = _epilogue(c, site, 1, pools(c, site, by_pass, w))
+    after = _epilogue(c, site, 1, conv2d_op.pools(bare(w, *SAMPLES[0]), site.groups, c.place))
     out = c.out()
     to = split_rows(out, 0)
     ids = one_id(c) if site.scope == "pass" else None
@@ -122,7 +121,7 @@ def dropconnect_conv2d(
         "groups": site.groups,
     }
     workspace = _workspace(c, lambda b, p: _conv_bytes(by_pass, w, to, geometry, b, p))
-    pool = Pooled(c, shape, out) if after and after.pool else None
+    pool = {"pool": True} if after and after.pool else {}
 
     def emit(bind: Bind) -> list[Call]:
         calls: list[Call] = [(bind(room).copy_, (bind(of),), {}) for room, of in copies]
@@ -130,19 +129,15 @@ def dropconnect_conv2d(
         at = bind.sites[site.index]
         samples = at.sample_ids if ids is None else bind(ids)
         options: dict[str, Any] = {"keep": site.keep, "bits": site.bits, "scale": site.factor}
-        options |= geometry | _extra(bind, workspace, after)
+        options |= geometry | _extra(bind, workspace, after) | pool
         launch = conv2d_op.launcher("launch_fwd", images)
         added = None if bias is None else bind(bias)
-        then: list[Call] = []
-        if pool is not None:
-            result, chosen, then = pool.choose(bind, images, bind(w), result, site)
-            options |= chosen
         args = (images, bind(w), added, at.key, samples, at.pass_ids, result)
-        return [*calls, (launch, args, options), *then]
+        return [*calls, (launch, args, options)]
 
     scratch = [room for room, _ in copies] + ([workspace] if workspace else [])
-    scratch += pool.rooms if pool else []
-    c.step(emit, [x if copies else read], [out], scratch, sites=[number])
+    rounds = bool(pool) and out.dtype == torch.float32
+    c.step(emit, [x if copies else read], [out], scratch, sites=[number], rounds=rounds)
     return out
 
 

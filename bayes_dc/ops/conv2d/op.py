@@ -61,23 +61,23 @@ def launcher(name: str, images: Tensor) -> Callable[..., None]:
     return (_cpu if images.device.type == "cpu" else _triton)(name)
 
 
-def pools(images: Tensor, w: Tensor, groups: int) -> bool:
+def pools(w: Tensor, groups: int, device: torch.device) -> bool:
     """Whether ``launch_fwd`` can write the largest of 2 × 2 results: it takes ``pool=True`` then.
 
     Args:
-        images: ``[P, B, H, W, C]``; on the device ``meta``: whether it can where float32 may be
-            rounded to TensorFloat-32.
-        w: ``[N, KH, KW, C / groups]``.
+        w: ``[N, KH, KW, C / groups]``, wherever it is.
         groups: Groups of channels.
+        device: Where the convolution runs.
 
     Returns:
-        False on a CPU, and where another kernel than that for few channels would run.
+        False on a CPU, and where another kernel than that for few channels would run: in float32
+        also where it may not be rounded to TensorFloat-32.
     """
-    if images.device.type == "cpu":
+    if device.type == "cpu":
         return False
     with importing_triton():
         from bayes_dc.ops.conv2d import triton_few
-    return triton_few.fits(w, groups) if images.is_meta else triton_few.suits(images, w, groups)
+    return triton_few.suits(w, groups, device)
 
 
 def _options(at: tuple[Any, ...]) -> dict[str, Any]:

@@ -35,12 +35,15 @@ class FewConfig(NamedTuple):
     registers: int = 0
 
 
-def suits(x: Tensor, w: Tensor, groups: int) -> bool:
-    """Whether the kernel computes such a convolution: by its shape, never by its strides."""
+def suits(w: Tensor, groups: int, device: torch.device) -> bool:
+    """Whether the kernel computes such a convolution on ``device``: by its shape, not by strides.
+
+    Without a GPU: whether it would.
+    """
     return (
-        x.device.type == "cuda"
-        and _device.gpu(x.device).capability >= (8, 0)
-        and (x.dtype != torch.float32 or _device.convolution_tensor_float32())
+        device.type == "cuda"
+        and (not torch.cuda.is_available() or _device.gpu(device).capability >= (8, 0))
+        and (w.dtype != torch.float32 or _device.convolution_tensor_float32())
         and fits(w, groups)
     )
 

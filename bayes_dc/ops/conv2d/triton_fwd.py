@@ -224,7 +224,7 @@ def launch_fwd(
     ending = _epilogue.options(epilogue, out)
     call: dict[str, Any] = {"stride": stride, "padding": padding, "dilation": dilation}
     call |= {"keep": keep, "bits": bits, "scale": scale, "ending": ending}
-    if pool or (config is None and triton_few.suits(x, w, groups)):
+    if pool or (config is None and triton_few.suits(w, groups, x.device)):
         triton_few.launch(x, w, bias, *at, out, **call, pool=pool)
         return
     if config is None and triton_hopper_gemm.suits(

@@ -36,18 +36,17 @@ def test_float32_only_where_it_may_be_rounded(rounded, monkeypatch):
     """And only on a GPU with such products."""
     from bayes_dc.ops.conv2d import triton_few
 
-    assert not triton_few.suits(torch.zeros(2, 3, 9, 8, 6), W, 1)
-
-    class OnDevice(torch.Tensor):
-        device = torch.device("cuda", 0)
-
-    x = torch.zeros(2, 3, 9, 8, 6).as_subclass(OnDevice)
-    found = triton_few._device.Gpu((9, 0), 132, 227 << 10)
-    monkeypatch.setattr(triton_few._device, "gpu", lambda device: found)
+    gpu = torch.device("cuda", 0)
+    assert not triton_few.suits(W, 1, torch.device("cpu"))
     monkeypatch.setattr(triton_few._device, "convolution_tensor_float32", lambda: rounded)
-    assert triton_few.suits(x, W, 1) == rounded
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert triton_few.suits(W, 1, gpu) == rounded
+    found = triton_few._device.Gpu((9, 0), 132, 227 << 10)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(triton_few._device, "gpu", lambda device: found)
+    assert triton_few.suits(W, 1, gpu) == rounded
     monkeypatch.setattr(triton_few._device, "gpu", lambda device: found._replace(capability=(7, 5)))
-    assert not triton_few.suits(x, W, 1)
+    assert not triton_few.suits(W, 1, gpu)
 
 
 @pytest.mark.parametrize("pool", [False, True])
