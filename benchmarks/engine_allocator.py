@@ -5,7 +5,6 @@ The same predictions with torch's caching allocator and, in a process of its own
 planned memory asks for its results only. Times as in harness.py, events; requests of one call.
 """
 
-import json
 import os
 import subprocess
 import sys
@@ -20,14 +19,16 @@ from benchmarks.engine import KINDS, make, masked_network, plain_network
 
 T = 100
 INPUTS = (1, 16, 256)
+SECONDS = 0.2
+"""For each time."""
 SWITCH = "PYTORCH_NO_CUDA_MEMORY_CACHING"
-HEAD = ("network", "inputs", "what", "ms", "requests", "ms without the cache")
-Line = tuple[str, int, str, float, int]
+HEAD = ("network", "inputs", "what", "ms", "requests")
+FORM = "{:8} {:>6} {:30} {:>9} {:>9}"
 
 
-def lines(budget_s: float = 0.5) -> list[Line]:
-    """Network, inputs, what ran, milliseconds and requests to the allocator."""
-    found: list[Line] = []
+def measure() -> None:
+    """Print network, inputs, what ran, milliseconds and requests to the allocator, line by line."""
+    print(FORM.format(*HEAD), flush=True)
     for name in KINDS:
         plain, size = plain_network(name)
         plain.cuda().eval().requires_grad_(False)
@@ -36,10 +37,9 @@ def lines(budget_s: float = 0.5) -> list[Line]:
             x = torch.randn(B, *size, device="cuda")
             with precision("tf32"):
                 for what, call in calls(plain, model, x).items():
-                    measured = harness.measure(call, "cuda", budget_s)
-                    median = harness.quantile(measured.times, 0.5)
-                    found.append((name, B, what, median, requests(call)))
-    return found
+                    times = harness.measure(call, "cuda", SECONDS).times
+                    median = f"{harness.quantile(times, 0.5):.4f}"
+                    print(FORM.format(name, B, what, median, requests(call)), flush=True)
 
 
 def calls(
@@ -70,27 +70,20 @@ def requests(call: Callable[[], object]) -> int:
 
 
 def main() -> None:
-    """Both processes, one table."""
+    """Both processes, a table of each."""
     if not torch.cuda.is_available():
         raise SystemExit("the allocator is that of a GPU: there is none on this machine")
     warnings.simplefilter("ignore")
     if os.environ.get(SWITCH) == "1":
-        print(json.dumps(lines()))
+        measure()
         return
-    here = lines()
-    done = subprocess.run(
-        [sys.executable, "-m", "benchmarks.engine_allocator"],
-        env={**os.environ, SWITCH: "1"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    print("with torch's caching allocator", flush=True)
+    measure()
+    print(f"without ({SWITCH}=1): requests are not counted", flush=True)
+    again = [sys.executable, "-m", "benchmarks.engine_allocator"]
+    done = subprocess.run(again, env={**os.environ, SWITCH: "1"}, check=False)
     if done.returncode:
-        raise SystemExit(f"without the caching allocator: {done.stderr[-2000:]}")
-    without = {tuple(line[:3]): line[3] for line in json.loads(done.stdout.splitlines()[-1])}
-    print(f"{HEAD[0]:8} {HEAD[1]:>6} {HEAD[2]:30} {HEAD[3]:>9} {HEAD[4]:>9} {HEAD[5]:>21}")
-    for name, B, what, ms, count in here:
-        print(f"{name:8} {B:6} {what:30} {ms:9.4f} {count:9} {without[name, B, what]:21.4f}")
+        raise SystemExit(f"without the caching allocator: exit status {done.returncode}")
 
 
 if __name__ == "__main__":
