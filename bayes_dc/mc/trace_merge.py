@@ -9,8 +9,10 @@ from torch import Tensor, fx, nn
 from torch.export import ExportedProgram
 
 from bayes_dc.mc import plan_errors
+from bayes_dc.mc.constants import FACTORIES
 from bayes_dc.mc.plan_types import Dim, Rows, Site
 from bayes_dc.mc.trace_types import Meta, Node, Trace
+from bayes_dc.mc.views import packet
 
 ROWS = (2, 31)
 """Rows of the two exports. A size is the same in both, or k times these, or has no plan.
@@ -142,6 +144,8 @@ class Merger:
             node.kind = "folded"
         elif "plain" in kinds or any(_shape(one) != _shape(two) for one, two in results):
             node.kind = "plain"
+        if node.kind != "constant" and _same_for_all_rows(a, *values):
+            return _filled(node, values[0], a)
         folded = node.kind == "folded"
         node.outs = [self._meta(a, one, two, folded=folded) for one, two in results]
         schema = getattr(a.target, "_schema", None)
@@ -238,6 +242,21 @@ def source_of(node: fx.Node) -> str:
     frames = _FRAME.findall(node.meta.get("stack_trace") or "")
     own = [f"{f.rsplit('/', 1)[-1]}:{line}" for f, line in frames if not _NOT_THE_MODEL.search(f)]
     return ", ".join(part for part in (name, own[-1] if own else "") if part)
+
+
+def _same_for_all_rows(a: fx.Node, one: Any, two: Any) -> bool:
+    """Whether a call makes equal entries, of another tensor's type and device only."""
+    return packet(a.target) in FACTORIES and one.shape == two.shape and one.is_contiguous()
+
+
+def _filled(node: Node, like: Tensor, a: fx.Node) -> Node:
+    """``x.new_zeros(…)`` and others as a constant."""
+    number = a.kwargs.get("fill_value", a.args[-1]) if "full" in node.op else int("ones" in node.op)
+    sizes, strides = tuple(like.shape), tuple((stride, 0) for stride in like.stride())
+    node.kind, node.target = "constant", torch.ops.aten.full.default
+    node.args, node.kwargs = (sizes, number), {"dtype": like.dtype, "device": like.device}
+    node.outs = [Meta(sizes, like.dtype, strides, folded=False)]
+    return node
 
 
 def _is_scores(meta: Meta) -> bool:

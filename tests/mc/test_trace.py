@@ -5,10 +5,11 @@ import math
 import pytest
 import torch
 import torch.nn.functional as F
+from engine_cases import assert_near
 from torch import nn
 
 import bayes_dc
-from bayes_dc import DropConnectLinear, MaskKey
+from bayes_dc import DropConnectLinear, MaskKey, convert, predict_with_uncertainty
 from bayes_dc.mc.markers import planned_dropout
 from bayes_dc.mc.plan_errors import PlanError
 from bayes_dc.mc.plan_types import Rows
@@ -277,3 +278,27 @@ def test_markers_compute_nothing():
         RuntimeError, match="planned_dropout stands for a layer in a graph to be pl"
     ):
         planned_dropout(torch.ones(3), 0)
+
+
+class Fresh(nn.Module):
+    """Makes tensors of its own, of the type of others, and writes into one."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(4, 3)
+
+    def forward(self, x):
+        y = self.layer(x)
+        factor = y.new_zeros((3,))
+        factor[1:] = 2
+        shift = x.new_full((1, 3), -0.5) + y.new_ones(3) + torch.zeros_like(factor)
+        return y * factor + shift
+
+
+def test_tensors_that_only_take_the_type_of_others_are_constants():
+    model = Fresh()
+    convert(model, p=0.5)
+    x = torch.rand(5, 4)
+    want = predict_with_uncertainty(model, x, 7, engine="folded", return_samples=True)
+    got = predict_with_uncertainty(model, x, 7, engine="engine", return_samples=True)
+    assert_near(got, want)
