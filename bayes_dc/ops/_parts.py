@@ -122,15 +122,15 @@ def fwd_config(
     if R > 32:
         tiles = [PartsConfig(64, 128, 2, 4, 3)]
     elif R > 16:
-        tiles = [PartsConfig(32, 64, 4)]
+        tiles = [PartsConfig(32, 64, parts) for parts in (4, 2)]
     else:
-        tiles = [PartsConfig(parts=parts) for parts in (7, 4, 2)]
+        tiles = [PartsConfig(parts=parts) for parts in range(7, 1, -1)]
     groups, others = (S, P) if parts_are_samples(P, S, shared) else (P, S)
     processors = _device.gpu(device).processors
     rounds = {
         tile: -(-groups // tile.parts) * others * -(-N // tile.outputs) / processors
         for tile in tiles
     }
-    # With fewer programs than processors a program for each group is done earlier.
-    busy = [tile for tile in tiles if tile.parts <= groups and rounds[tile] >= 1]
+    # Where most processors would have nothing to do, a program for each group is done earlier.
+    busy = [tile for tile in tiles if tile.parts <= groups and rounds[tile] >= 0.5]
     return min(busy, key=lambda tile: math.ceil(rounds[tile]) * (tile.parts + 2), default=None)

@@ -20,6 +20,7 @@ from bayes_dc.ops._parts import NarrowConfig, PartsConfig
 DTYPES = [torch.bfloat16, torch.float16, torch.float32]
 TILES = [
     PartsConfig(16, 128, 7, 8, 4),
+    PartsConfig(16, 64, 5, 4, 4),
     PartsConfig(16, 64, 2, 4, 2),
     PartsConfig(16, 256, 4, 8, 3),
     PartsConfig(32, 128, 3, 8, 4),
@@ -146,7 +147,9 @@ def test_what_is_chosen_fits_the_kernel(R, dtype):
 @pytest.mark.usefixtures("hopper")
 def test_groups_share_weights_where_that_fills_the_gpu():
     assert choice(100, 1, 16, 1024).parts == 7
-    assert choice(50, 1, 16, 1024).parts == 4
+    assert choice(34, 1, 16, 1024).parts == 5
+    assert choice(10, 1, 16, 1024).parts == 2
+    assert choice(25, 1, 32, 1024).parts == 4
     assert choice(1, 100, 16, 1024).parts == 7
     assert choice(100, 1, 65, 1024) is None
     assert choice(1, 1, 16, 1 << 14) is None
