@@ -102,6 +102,12 @@ class Emitter:
         kept = self.builder.icmp_unsigned("==", tested, ir.Constant(BITS, [0] * LANES))
         return self.builder.select(kept, self.fused(a, b, held), held)
 
+    def largest(self, a: ir.Value, b: ir.Value) -> ir.Value:
+        """The larger in every lane, ``a`` of equals; a NaN where there is one, as torch pools."""
+        larger = self.builder.fcmp_unordered(">", b, a)  # or either is a NaN
+        known = self.builder.fcmp_ordered("ord", a, a)
+        return self.builder.select(self.builder.and_(larger, known), b, a)
+
     def loop(
         self,
         count: ir.Value,

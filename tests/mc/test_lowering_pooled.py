@@ -1,4 +1,4 @@
-"""Convolutions with masks that pool: which do, in what memory, and the same results on a GPU."""
+"""Convolutions with masks that pool: which do, in what memory, and the results of two steps."""
 
 import pytest
 import torch
@@ -9,8 +9,7 @@ from bayes_dc import MonteCarloEngine, convert, predict_with_uncertainty
 from bayes_dc.mc.engine_guard import ModelChanged
 from bayes_dc.mc.plan import build_plan
 from bayes_dc.ops import _device
-
-pytest.importorskip("triton.experimental.gluon", reason="needs Gluon")
+from bayes_dc.ops.conv2d import op
 
 
 class Branch(nn.Module):
@@ -32,6 +31,8 @@ def network(*after, outputs=6, **options):
 
 def plan(model, dtype=torch.float32, device="cuda"):
     """A plan of a model with masks, made without a GPU."""
+    if device == "cuda":
+        pytest.importorskip("triton.experimental.gluon", reason="needs Gluon")
     convert(model, p=0.5)
     model = model.to(dtype, memory_format=torch.channels_last).eval()
     return build_plan(model, torch.zeros(3, 3, 9, 8, dtype=dtype), 4, device=device)
@@ -57,10 +58,13 @@ LEFT = {
     "dilated": lambda: network(nn.MaxPool2d(2, dilation=2)),
     "overhanging": lambda: network(nn.MaxPool2d(2, ceil_mode=True)),
     "mean": lambda: network(nn.AvgPool2d(2)),
-    "many outputs": lambda: network(nn.MaxPool2d(2), outputs=40),
-    "groups": lambda: network(nn.MaxPool2d(2), groups=3),
     "read twice": Branch,
 }
+FEW_ONLY = {
+    "many outputs": lambda: network(nn.MaxPool2d(2), outputs=40),
+    "groups": lambda: network(nn.MaxPool2d(2), groups=3),
+}
+"""Pooled by the convolution on a CPU only."""
 
 
 @pytest.mark.parametrize("name", POOLS)
@@ -70,20 +74,59 @@ def test_one_step(name):
     assert not any("pool" in op for op in found)
 
 
-@pytest.mark.parametrize("name", LEFT)
+@pytest.mark.parametrize("name", LEFT | FEW_ONLY)
 def test_a_step_of_its_own(name):
-    assert any("pool" in op for op in steps(plan(LEFT[name]())))
+    assert any("pool" in op for op in steps(plan((LEFT | FEW_ONLY)[name]())))
 
 
-def test_not_on_a_cpu():
-    assert any("pool" in op for op in steps(plan(POOLS["relu"](), device="cpu")))
+@pytest.mark.parametrize("name", ["overlapping", "overhanging"])
+def test_a_step_of_its_own_on_a_cpu(name):
+    assert any("pool" in op for op in steps(plan(LEFT[name](), device="cpu")))
 
 
-def test_nothing_has_the_size_of_results_before_pooling():
+@pytest.mark.parametrize(
+    ("name", "last", "scope", "mode"),
+    [
+        ("pool", False, "sample", "workspace"),
+        ("batch norm", False, "pass", "strict"),
+        ("strides", True, "sample", "workspace"),
+        ("many outputs", False, "pass", "workspace"),
+        ("groups", True, "sample", "strict"),
+    ],
+)
+def test_on_a_cpu_the_bits_of_two_steps(name, last, scope, mode, monkeypatch):
+    """Real numbers, whole and partial batches; no other step pools."""
+    torch.manual_seed(0)
+    model = (POOLS | FEW_ONLY)[name]()
+    convert(model, p=0.5, scope=scope)
+    model = model.to(memory_format=torch.channels_last) if last else model
+    model.eval()
+    x = torch.randn(5, 3, 9, 8)
+    x = x.to(memory_format=torch.channels_last) if last else x
+    together = MonteCarloEngine(model, x, 3, mode=mode)
+    monkeypatch.setattr(op, "pools", lambda *args: False)
+    apart = MonteCarloEngine(model, x, 3, mode=mode)
+    for engine, count in ((together, 0), (apart, 1)):
+        assert sum("pool" in step.op for step in engine.plan.steps) == count
+    for rows in (5, 2):
+        got, want = (e(x[:rows], return_samples=True).samples for e in (together, apart))
+        assert torch.equal(got, want)
+
+
+@pytest.mark.parametrize("device", ["cuda", "cpu"])
+def test_nothing_has_the_size_of_results_before_pooling(device):
+    found = plan(POOLS["relu"](), device=device)
+    least = found.passes * 3 * 6 * 7 * 6 * 4
+    arena = [s for s in found.storages if s.kind == "arena"]
+    assert arena
+    assert [s.name for s in arena if s.nbytes >= least] == []
+
+
+def test_on_a_gpu_the_step_rounds_float32():
     found = plan(POOLS["relu"]())
-    assert [s.name for s in found.storages if s.nbytes >= found.passes * 3 * 6 * 7 * 6 * 4] == []
     assert any(step.rounds for step in found.steps)
     assert not any(step.rounds for step in plan(POOLS["relu"](), torch.bfloat16).steps)
+    assert not any(step.rounds for step in plan(POOLS["relu"](), device="cpu").steps)
 
 
 def test_a_step_of_its_own_where_float32_is_not_to_be_rounded(monkeypatch):

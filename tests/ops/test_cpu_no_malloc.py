@@ -37,16 +37,15 @@ def gaussian_call(dtype, shared, packed):
     options = dict(digits, packed=packed, workspace=space)
     return lambda: gaussian.launch_linear(x, w, None, *at, out, **options)
 
-def conv_call(dtype, shared, channels_last, depthwise=False, bits=3):
-    C = 48
+def conv_call(dtype, shared, channels_last, depthwise=False, bits=3, C=48, pool=False):
     x = torch.randn(1 if shared else P, S, 12, 12, C).to(dtype)
-    out = torch.empty(P, S, 12, 12, C, dtype=dtype)
+    out = torch.empty(P, S, 12 // (1 + pool), 12 // (1 + pool), C, dtype=dtype)
     if not channels_last:
         x, out = (t.transpose(2, 4).contiguous().transpose(2, 4) for t in (x, out))
     x = x.expand(P, -1, -1, -1, -1)
     w = torch.randn(C, 3, 3, 1 if depthwise else C).to(dtype)
     b = torch.randn(C).to(dtype)
-    geometry = dict(PAD, groups=C if depthwise else 1)
+    geometry = dict(PAD, groups=C if depthwise else 1, pool=pool)
     space = room(conv.workspace_bytes(x, w, out, **geometry))
     options = dict(digits, bits=bits, keep=min(3, 1 << bits), workspace=space, **geometry)
     return lambda: conv.launch_fwd(x, w, b, *at, out, **options)
@@ -74,6 +73,10 @@ add(torch.bfloat16, True)
 calls["depthwise first"] = conv_call(torch.float32, False, False, True)
 calls["depthwise last"] = conv_call(torch.float32, False, True, True)
 calls["plain convolution"] = conv_call(torch.float32, False, False, bits=0)
+for last in (False, True):  # channels first: positions are the lanes
+    calls[f"few outputs last={last}"] = conv_call(torch.float32, False, last, C=6)
+    calls[f"pooled last={last}"] = conv_call(torch.float32, True, last, C=6, pool=True)
+calls["pooled, many outputs"] = conv_call(torch.bfloat16, False, False, pool=True)
 allocate = calls["seen"] = lambda: torch.empty(10_000).add_(1)
 
 def through_torch(call):
@@ -98,6 +101,6 @@ def test_launchers_in_a_workspace_allocate_nothing(tmp_path):
     seen = report.pop("seen")
     assert seen["malloc"] + seen["aligned"] > 0
     assert seen["torch"] > 0
-    assert len(report) == 23
+    assert len(report) == 28
     for name, found in report.items():
         assert found == {"malloc": 0, "aligned": 0, "mmap": 0, "largest": 0, "torch": 0}, name

@@ -8,6 +8,7 @@ import torch
 from conv_harness import PLAIN, assert_bitwise_equal
 from harness import KEY
 from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from bayes_dc.ops import _cpu_memory
 from bayes_dc.ops.conv2d import _cpu_operands
@@ -80,15 +81,17 @@ def gaussian_launch(case, out, packed=None):
     return launch, size, out
 
 
-def conv_launch(case):
+def conv_launch(case, pool=False):
     out = torch.empty_like(case.gy)
+    out = out[:, :, : out.shape[2] // 2, : out.shape[3] // 2] if pool else out
     at = (torch.tensor(KEY), case.sample_ids, case.pass_ids)
 
     def launch(into, workspace=None):
-        conv.launch_fwd(case.x, case.w, case.b, *at, into, **case.options, workspace=workspace)
+        options = case.options | {"pool": pool, "workspace": workspace}
+        conv.launch_fwd(case.x, case.w, case.b, *at, into, **options)
 
     launch(out)
-    size = conv.workspace_bytes(case.x, case.w, out, **case.at._asdict())
+    size = conv.workspace_bytes(case.x, case.w, out, **case.at._asdict(), pool=pool)
     return launch, size, out
 
 
@@ -156,17 +159,17 @@ def test_packed_weights_of_another_shape_are_refused(packed, text):
 
 
 @pytest.mark.parametrize("shared", [False, True], ids=["own", "shared"])
-@given(case=conv_harness.cases(channels=12, dtypes=DTYPES))
+@given(case=conv_harness.cases(channels=12, dtypes=DTYPES), pool=st.booleans())
 @settings(
-    max_examples=25,
+    max_examples=30,
     deadline=None,
     derandomize=True,
     suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
-def test_convolutions(case, shared, small_parts):
+def test_convolutions(case, pool, shared, small_parts):
     if shared:
         case.x = case.x[:1].expand(case.x.shape)
-    launch, size, want = conv_launch(case)
+    launch, size, want = conv_launch(case, pool)
     assert_bitwise_equal(in_workspace(launch, size, want), want, "y")
 
 

@@ -120,8 +120,8 @@ def dropconnect_conv2d(
         "dilation": site.dilation,
         "groups": site.groups,
     }
-    workspace = _workspace(c, lambda b, p: _conv_bytes(by_pass, w, to, geometry, b, p))
     pool = {"pool": True} if after and after.pool else {}
+    workspace = _workspace(c, lambda b, p: _conv_bytes(by_pass, w, to, geometry | pool, b, p))
 
     def emit(bind: Bind) -> list[Call]:
         calls: list[Call] = [(bind(room).copy_, (bind(of),), {}) for room, of in copies]
@@ -136,7 +136,7 @@ def dropconnect_conv2d(
         return [*calls, (launch, args, options)]
 
     scratch = [room for room, _ in copies] + ([workspace] if workspace else [])
-    rounds = bool(pool) and out.dtype == torch.float32
+    rounds = bool(pool) and c.device == "cuda" and out.dtype == torch.float32
     c.step(emit, [x if copies else read], [out], scratch, sites=[number], rounds=rounds)
     return out
 

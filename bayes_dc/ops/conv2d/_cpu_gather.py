@@ -2,6 +2,8 @@
 
     out[r, n] = relu?((s · Σ_q D w[q, n] · source[r, q] + b[n]) · f[n] + t[n])
 
+or, where it pools, the largest of four such, whose rows follow one another in a task.
+
 Forward: r are output positions, q the weights (kh, kw, c) of an output, n the outputs. Input
 gradient: r are input positions of one phase of the stride, q = (tap, output), n the inputs of a
 tap. Depthwise: q are taps, n the channels. What r and q read is a row's address plus a term's
@@ -25,6 +27,7 @@ from bayes_dc.ops.conv2d._cpu_ir import (
     copy_row,
     drop_outputs,
     finish_row,
+    largest_row,
     relu_row,
     sum_over_taps,
     sum_over_terms,
@@ -37,6 +40,7 @@ from bayes_dc.ops.conv2d._cpu_tables import (
     mask_inputs,
     table_ids,
     table_rows,
+    table_windows,
     table_words,
 )
 from bayes_dc.rng.numba_jit import compiled, inlined
@@ -149,6 +153,7 @@ def run(
     factors: int,
     summands: int,
     relu: int,
+    pool: int,
     terms: int,
     all_terms: int,
     places: int,
@@ -172,6 +177,7 @@ def run(
     words = table + ROWS * 8
     masked = words + WORDS_BYTES
     sums = masked + GROUPS * DEPTH * WIDTH * size
+    four = 4 if pool else 1  # results of a written one
     chunks = (R + task_rows - 1) // task_rows
     columns = groups * tiles
     tasks = (masks + task_masks - 1) // task_masks * chunks * columns
@@ -198,10 +204,14 @@ def run(
             p, s = (mask0 + u) // S, (mask0 + u) % S
             at = base + (p * source_p + s * source_s) * size
             rows = sources + u * room * 8
-            table_rows(rows, row0, count, size, at, I, J, source_b, source_i, source_j)
+            first, found = row0 // four, count // four
+            step_i, step_j = source_i * (1 + pool), source_j * (1 + pool)
+            table_rows(rows, first, found, size, at, I, J, source_b, step_i, step_j)
+            if pool:
+                table_windows(rows, count, size, source_i, source_j)
             at = out + (p * out_p + s * out_s + n0 * out_n) * size
             rows = targets + u * room * 8
-            table_rows(rows, row0, count, size, at, I, J, out_b, out_i, out_j)
+            table_rows(rows, first, found, size, at, I, J, out_b, out_i, out_j)
         clear(sums, units * room * WIDTH, scale)
 
         for first in range(0, terms, DEPTH):
@@ -268,13 +278,16 @@ def run(
         for u in range(units):
             rows = targets + u * room * 8
             results = sums + u * room * WIDTH * size
-            if out_n == 1 and lanes == WIDTH and ending == 0 and relu == 0:
+            if out_n == 1 and lanes == WIDTH and ending == 0 and relu == 0 and pool == 0:
                 for r in range(count):
                     target = load(rows, r, 0)
                     write_row(target, results + r * WIDTH * size, bias + own, scale)
                 continue
             _finish(results, count, bias + own, ending, summands + own, relu, scale)
+            if pool:
+                for r in range(count // four):
+                    largest_row(results + r * WIDTH * size, results + 4 * r * WIDTH * size, scale)
             if out_n == 1:
-                _write_rows(rows, results, count, lanes, scale)
+                _write_rows(rows, results, count // four, lanes, scale)
             else:
-                _write_planes(rows, out_n, results, count, lanes, table, scale)
+                _write_planes(rows, out_n, results, count // four, lanes, table, scale)

@@ -261,3 +261,19 @@ def relu_row(typingctx: Any, row: Any, tag: Any) -> Any:
         return context.get_dummy_value()
 
     return types.void(types.int64, tag), codegen
+
+
+@primitive
+def largest_row(typingctx: Any, dst: Any, rows: Any, tag: Any) -> Any:
+    """dst[n] = the largest of rows[0 … 3, n] for 32 lanes, the first of equals, or a NaN."""
+
+    def codegen(context: Any, builder: ir.IRBuilder, signature: Any, args: Any) -> ir.Value:
+        emit = Emitter(context, builder, tag)
+        found = emit.vectors(args[1], 2)
+        for r in range(1, 4):
+            row = emit.vectors(emit.plus(args[1], r, WIDTH * emit.size), 2)
+            found = [emit.largest(found[h], row[h]) for h in HALVES]
+        _write(emit, args[0], found)
+        return context.get_dummy_value()
+
+    return types.void(types.int64, types.int64, tag), codegen

@@ -9,7 +9,7 @@ from torch import Tensor
 from bayes_dc.ops._cpu_memory import Room, total
 from bayes_dc.ops._cpu_pack import packed_shape
 from bayes_dc.ops._cpu_tasks import do_tasks, scalar, sums_of
-from bayes_dc.ops.conv2d import _cpu_gather
+from bayes_dc.ops.conv2d import _cpu_gather, _cpu_planes
 from bayes_dc.ops.conv2d._cpu_ir import ROWS, WIDTH
 from bayes_dc.ops.conv2d._cpu_operands import (
     Pair,
@@ -19,13 +19,14 @@ from bayes_dc.ops.conv2d._cpu_operands import (
     frame_of,
     images_of_a_part,
     is_depthwise,
+    results_of,
     taps_of,
 )
 from bayes_dc.rng.numba_rng import GROUPS
 
 SMALL = 1 << 21
 """Multiply-adds below which a second thread costs more than it saves."""
-_TASKS_PER_THREAD = 4
+TASKS_PER_THREAD = 4
 _FEW_ROWS = 64
 """Rows of a task below which masking its weights takes a share of the time worth avoiding."""
 
@@ -78,6 +79,7 @@ def gather(
     lanewise: bool,
     channels: int,
     along_inputs: int = 0,
+    pool: bool = False,
 ) -> None:
     """One run of ``_cpu_gather`` into ``out`` [P, B, I, J, channels]; offsets count bytes."""
     P, B, I, J, C = out.shape
@@ -88,8 +90,9 @@ def gather(
     keep, bits, scale = numbers
     places, offsets = tables
     terms = len(places)
-    S, R = sample_ids.shape[0], B // sample_ids.shape[0] * I * J
-    threads = threads_for(out.numel() * terms)
+    four = 4 if pool else 1  # results of a written one
+    S, R = sample_ids.shape[0], B // sample_ids.shape[0] * I * J * four
+    threads = threads_for(out.numel() * four * terms)
     rows, masks = _task_shape(P * S, R, groups * tiles, threads)
     do_tasks(
         _cpu_gather,
@@ -98,7 +101,8 @@ def gather(
         (source.images, *source.strides(S, channels)),
         (out, *by_mask(out.stride()[:2], S), *out.stride()[2:]),
         (C // groups, tiles, groups),
-        (weights.contiguous(), *ending[:3], int(ending.relu), terms, terms, places, offsets),
+        (weights.contiguous(), *ending[:3], int(ending.relu), int(pool)),
+        (terms, terms, places, offsets),
         (int(along_inputs > 0), int(lanewise), along_inputs),
         (key, sample_ids, pass_ids, keep, bits),
         scale=scalar(scale, out.dtype),
@@ -110,7 +114,7 @@ def _task_shape(masks: int, R: int, columns: int, threads: int) -> tuple[int, in
     """Rows (a multiple of 8) and masks of a task: the most that still keep every thread busy."""
     rows = min(_cpu_gather.TASK_ROWS, -(-R // ROWS) * ROWS)
     together = GROUPS if rows <= _cpu_gather.TASK_ROWS // GROUPS else 1
-    wanted = _TASKS_PER_THREAD * threads if threads > 1 else 1
+    wanted = TASKS_PER_THREAD * threads if threads > 1 else 1
     while -(-R // rows) * -(-masks // together) * columns < wanted:
         if together > 1:
             together //= 2
@@ -130,6 +134,7 @@ def workspace_bytes(
     padding: Pair,
     dilation: Pair,
     groups: int,
+    pool: bool = False,
 ) -> int:
     """Size of the workspace of ``launch_fwd``; it does not depend on the number of images.
 
@@ -141,17 +146,19 @@ def workspace_bytes(
         padding: Zeros on both sides.
         dilation: Distance of taps.
         groups: Groups of channels.
+        pool: Whether ``out`` takes the largest of 2 × 2 results.
 
     Returns:
         Bytes, for ``torch.get_num_threads()`` threads. With less, fewer threads work.
     """
     dtype, depthwise = sums_of(out.dtype), is_depthwise(w, groups)
-    taps, size = taps_of(w, padding, dilation), (out.shape[2], out.shape[3])
+    taps, size = taps_of(w, padding, dilation), results_of(out, pool)
     frame = frame_of(x, taps, size, stride, depthwise)
     packed = packed_shape(w.shape[0], w.shape[1:].numel(), 1 if depthwise else groups)
     counts = [torch.Size(packed).numel(), 3 * packed[0] * packed[1] * packed[3]]
     counts += [w.numel()] * (w.dtype != dtype)
     images = copied(x, out, frame)
     counts += [images_of_a_part(images, dtype) * count for count in images]
-    threads = [_cpu_gather.scratch_bytes(dtype.itemsize)] * torch.get_num_threads()
+    scratch = max(k.scratch_bytes(dtype.itemsize) for k in (_cpu_gather, _cpu_planes))
+    threads = [scratch] * torch.get_num_threads()
     return total(*(count * dtype.itemsize for count in counts), *threads)

@@ -96,6 +96,11 @@ def taps_of(w: Tensor, padding: Pair, dilation: Pair) -> tuple[Pair, ...]:
     )
 
 
+def results_of(out: Tensor, pool: bool) -> Pair:
+    """Height and width of the results that are computed for ``out`` [P, B, OH, OW, N]."""
+    return out.shape[2] * (1 + pool), out.shape[3] * (1 + pool)
+
+
 def phases(
     kernel: Pair, size: Pair, stride: Pair, padding: Pair, dilation: Pair
 ) -> list[tuple[Pair, list[tuple[int, Pair]], Pair]]:
@@ -217,7 +222,7 @@ class Result:
 
     def __init__(self, out: Tensor, dtype: torch.dtype, room: Room) -> None:
         self.out = out
-        self.memory = out if out.dtype == dtype else room.tensor(out.shape, dtype)
+        self.memory = out if out.dtype == dtype else _memory_like(out, dtype, room)
 
     def __enter__(self) -> Tensor:
         return self.memory
@@ -225,6 +230,14 @@ class Result:
     def __exit__(self, *_: object) -> None:
         if self.memory is not self.out:
             self.out.copy_(self.memory)
+
+
+def _memory_like(out: Tensor, dtype: torch.dtype, room: Room) -> Tensor:
+    """Memory for [P, B, OH, OW, N] with channels first where ``out`` has them so."""
+    if out.stride(4) <= out.stride(3):
+        return room.tensor(out.shape, dtype)
+    P, B, H, W, N = out.shape
+    return room.tensor((P, B, N, H, W), dtype).permute(0, 1, 3, 4, 2)
 
 
 def copied(x: Tensor, out: Tensor, frame: Frame) -> list[int]:

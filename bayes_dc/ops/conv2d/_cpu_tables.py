@@ -68,6 +68,21 @@ def table_rows(
 
 
 @inlined
+def table_windows(table: int, count: int, size: int, step_i: int, step_j: int) -> None:
+    """In place of the addresses of windows those of their four positions; ``count`` of them.
+
+    Steps from one position to the next; up to 8, the last repeats.
+    """
+    for window in range(count // 4 - 1, -1, -1):  # backwards: four lie behind their first
+        address = load(table, window, 0)
+        for corner in range(4):
+            at = address + (corner // 2 * step_i + corner % 2 * step_j) * size
+            store(table, 4 * window + corner, at)
+    for r in range(count, (count + 7) // 8 * 8):
+        store(table, r, load(table, count - 1, 0))
+
+
+@inlined
 def table_words(
     words: int,
     places: int,

@@ -36,11 +36,13 @@ from bayes_dc.ops.conv2d._cpu_operands import (
     is_depthwise,
     output_tiles,
     phases,
+    results_of,
     rows_or_planes,
     some_taps,
     source_of,
     taps_of,
 )
+from bayes_dc.ops.conv2d._cpu_planes_launch import over_planes, suits
 
 _WORKSPACE = "ops.conv2d.cpu.workspace_bytes"
 
@@ -62,6 +64,7 @@ def launch_fwd(
     bits: int,
     scale: float,
     epilogue: tuple[Tensor | None, Tensor | None, bool] | None = None,
+    pool: bool = False,
     workspace: Tensor | None = None,
 ) -> None:
     """Write the masked convolution into ``out``; see ``bayes_dc.ops.conv2d.reference.forward``.
@@ -82,6 +85,7 @@ def launch_fwd(
         bits: Number of its binary digits; 0 drops nothing, and a plain convolution is left.
         scale: Factor of the masked sums.
         epilogue: What is done to the result before it is written; see ``_epilogue.Epilogue``.
+        pool: Whether ``out`` takes the largest of 2 × 2 results, ``[P, B, OH // 2, OW // 2, N]``.
         workspace: uint8 ``[workspace_bytes(x, w, out, …)]``, overwritten: with it, and with
             contiguous ids, only tables of a geometry's first call are allocated.
 
@@ -98,7 +102,7 @@ def launch_fwd(
         return
     room, dtype = Room(workspace, _WORKSPACE), sums_of(out.dtype)
     depthwise, per_group = is_depthwise(w, groups), w.shape[3]
-    taps, size = taps_of(w, padding, dilation), (out.shape[2], out.shape[3])
+    taps, size = taps_of(w, padding, dilation), results_of(out, pool)
     frame = frame_of(x, taps, size, stride, depthwise)
     weights = output_tiles(w, 1 if depthwise else groups, dtype, room)
     ending = ending_of(bias, epilogue, w.shape[0], weights, room)
@@ -107,18 +111,17 @@ def launch_fwd(
         samples = sample_ids if sample_ids.shape[0] == 1 else sample_ids[b]
         source = source_of(x[p, b], frame, stride, dtype, inner)
         with Result(out[p, b], dtype, inner) as result:
-            gather(
-                source,
-                result,
-                weights,
-                ending,
+            call = (
+                *(source, result, weights, ending),
                 (in_order(len(taps) * per_group), source.offsets(taps, per_group)),
                 (key, samples, pass_ids[p]),
                 (keep, bits, scale),
                 inner,
-                lanewise=depthwise,
-                channels=per_group,
             )
+            if suits(source, result, weights, w.shape[0] // groups, pool=pool):
+                over_planes(*call, channels=per_group, pool=pool)
+            else:
+                gather(*call, lanewise=depthwise, channels=per_group, pool=pool)
 
 
 def launch_dx(

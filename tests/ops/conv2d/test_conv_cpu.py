@@ -94,7 +94,7 @@ def test_threads_and_tasks_do_not_change_a_bit(shape, at, shared, threads, monke
     want = case.run("cpu")
     for count, per_thread in ((2, 1), (2, 4), (3, 64), (7, 400)):
         threads(count)
-        monkeypatch.setattr(_cpu_launch, "_TASKS_PER_THREAD", per_thread)
+        monkeypatch.setattr(_cpu_launch, "TASKS_PER_THREAD", per_thread)
         assert_same(case.run("cpu"), want)
 
 
