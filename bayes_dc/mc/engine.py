@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Literal, get_args
 
 import torch
@@ -11,15 +11,15 @@ from torch import Tensor, nn
 from bayes_dc.mc.arguments import check_arguments, check_count
 from bayes_dc.mc.engine_checks import check_example, check_input, check_no_autocast
 from bayes_dc.mc.engine_graphs import Capture
-from bayes_dc.mc.engine_guard import FixedOptions, Guard
+from bayes_dc.mc.engine_guard import Guard
 from bayes_dc.mc.engine_masks import active_dropout, silent_dropout
-from bayes_dc.mc.engine_results import Results, overwrite_samples
+from bayes_dc.mc.engine_options import FixedOptions
+from bayes_dc.mc.engine_results import Results, handed_out, overwrite_samples
 from bayes_dc.mc.engine_runs import Runner
 from bayes_dc.mc.engine_statistics import RunStatistics
 from bayes_dc.mc.guards import lock_of
 from bayes_dc.mc.plan import Plan, build_plan
 from bayes_dc.mc.prediction import Prediction
-from bayes_dc.mc.statistics import Summary
 from bayes_dc.types import Link
 
 EngineMode = Literal["strict", "workspace", "eager"]
@@ -28,6 +28,7 @@ EngineMode = Literal["strict", "workspace", "eager"]
 """
 
 _MODE = "mode must be one of {allowed}; got {got!r}."
+_AS_IT_IS = nullcontext()
 _NO_PLAN = "mode='eager' has no plan. Make the engine with mode='strict' or 'workspace'."
 
 
@@ -181,40 +182,33 @@ class MonteCarloEngine(FixedOptions):
         started = time.perf_counter()
         if self._plan is None:
             return self._eager(x, seed, sample_ids, return_samples)
-        with lock_of(self):
-            if torch.is_inference_mode_enabled():
-                with torch.inference_mode(False):
-                    summary, samples = self._predict(x, seed, sample_ids, return_samples, out)
-            else:
-                summary, samples = self._predict(x, seed, sample_ids, return_samples, out)
-        return Prediction(
-            *summary,
-            samples,
-            self.T,
-            self._runner.seed or 0,
-            dict(self.p_effective),
-            time.perf_counter() - started,
-            dict(self.active_dropout),
-            self.description,
+        apart = torch.inference_mode(False) if torch.is_inference_mode_enabled() else _AS_IT_IS
+        with lock_of(self), apart:
+            b = self.enqueue(x, seed, sample_ids, return_samples=return_samples)
+            samples = self.statistics.samples(b) if return_samples else None
+            summary = self.results.fresh(b) if out is None else self.results.overwrite(b, out)
+            if samples is not None:
+                samples = samples.clone() if out is None else overwrite_samples(samples, b, out)
+            number = self._runner.seed or 0
+        return handed_out(
+            summary,
+            samples=samples,
+            T=self.T,
+            seed=number,
+            p_effective=dict(self.p_effective),
+            elapsed_seconds=time.perf_counter() - started,
+            dropout=dict(self.active_dropout),
+            engine=self.description,
         )
 
-    def _predict(
+    def enqueue(
         self,
         x: Tensor,
         seed: int,
         sample_ids: Tensor | None,
+        *,
         return_samples: bool,
-        out: Prediction | None,
-    ) -> tuple[Summary, Tensor | None]:
-        b = self.enqueue(x, seed, sample_ids, return_samples=return_samples)
-        samples = self.statistics.samples(b) if return_samples else None
-        if out is not None:
-            summary = self.results.overwrite(b, out)
-            return summary, None if samples is None else overwrite_samples(samples, b, out)
-        return self.results.fresh(b), None if samples is None else samples.clone()
-
-    def enqueue(
-        self, x: Tensor, seed: int, sample_ids: Tensor | None, *, return_samples: bool
+        checked: bool = False,
     ) -> int:
         """Run; the results are then in ``statistics``, until the next run.
 
@@ -223,18 +217,22 @@ class MonteCarloEngine(FixedOptions):
             seed: As for a call.
             sample_ids: As for a call.
             return_samples: As for a call.
+            checked: Whether ``difference()`` has just been asked.
 
         Returns:
             Number of inputs b.
         """
         b = check_input(x, self._shape, self._dtype, self._device, self.capacity)
         check_no_autocast(self._device.type)
-        self._guard.check(lock_of(self._model) if "_model" in self.__dict__ else None)
+        if not checked:
+            self._guard.check_memory()
         self._runner.workspace.refresh()
         if b:
             self._runner.run(x, seed, sample_ids, keep_samples=return_samples)
         else:
             self._runner.set_seed(seed)
+        if not checked:
+            self._guard.check_modules()  # while the device works; nothing is handed out yet
         return b
 
     @contextmanager

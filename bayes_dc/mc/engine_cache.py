@@ -137,7 +137,7 @@ def passes_by_engine(
         # torch, and nobody here could say refresh().
         engine.refresh()
         with engine.exclusively():
-            b = engine.enqueue(x, seed, ids, return_samples=return_samples)
+            b = engine.enqueue(x, seed, ids, return_samples=return_samples, checked=True)
             ranges = engine.statistics.ranges(b)
             return Passes(
                 summary=engine.results.fresh(b),

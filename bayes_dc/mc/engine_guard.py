@@ -2,17 +2,17 @@
 
 import operator
 import weakref
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager
-from itertools import chain
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from torch import Tensor, nn
 
+from bayes_dc.mc.engine_snapshot import Snapshot
 from bayes_dc.mc.engine_values import address, brief, called, differ, frozen, is_plain
+from bayes_dc.mc.guards import lock_of
 
 _KINDS = {"Parameter": "_parameters", "Buffer": "_buffers", "Module": "_modules"}
-_OPTIONS = {"T", "capacity", "mode", "link"}
+_NOTHING = object()
 _HIDDEN = {"training", "call_super_init", "dump_patches", "masks", "forward", "_version"}
 _HIDDEN |= set(nn.Module().__dict__)
 
@@ -35,29 +35,6 @@ _CALLED = (
     "A call of {where} does something else than when the engine was planned: its class, its "
     "forward or its hooks are others. Make a new MonteCarloEngine."
 )
-_COPIED = (
-    "An engine cannot be copied or pickled: its calls are bound to its memory and to the weights "
-    "of its model. Copy or save the model, and make a MonteCarloEngine with the copy."
-)
-_FIXED = (
-    "{name} of an engine cannot be changed: its memory was planned for {name} = {was!r}. Make a "
-    "new MonteCarloEngine with {name} = {got!r}."
-)
-
-
-class FixedOptions:
-    """Refuses other values of the options that an engine was planned for, and copies of it."""
-
-    def __reduce_ex__(self, protocol: Any) -> Any:
-        """Refuse copies and pickles."""
-        raise TypeError(_COPIED)
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        """Set an attribute; an option only once."""
-        if name in _OPTIONS and name in self.__dict__:
-            was = self.__dict__[name]
-            raise AttributeError(_FIXED.format(name=name, was=was, got=value))
-        super().__setattr__(name, value)
 
 
 class ModelChanged(RuntimeError):
@@ -80,6 +57,7 @@ class _Other(NamedTuple):
     where: str
     module: weakref.ref[nn.Module]
     name: str
+    value: object  # itself where it is plain, else nothing that anything else is
     was: Any
     shown: str
 
@@ -111,7 +89,6 @@ class Guard:
         self._where: list[str] = []
         self._held: list[_Held] = []
         self._modules: list[weakref.ref[nn.Module]] = []
-        self._entries: list[dict[str, Any]] = []  # the dictionaries of the modules, not these
         self._names: list[str] = []
         self._kinds: list[str] = []
         self._tensors: list[Tensor] = []
@@ -124,24 +101,43 @@ class Guard:
         self._calls = [called(ref()) for ref in self._modules]
         self._addresses = [t.data_ptr() for t in self._tensors]
         self._shapes = [t.shape for t in self._tensors]
-        self._parts = self._ids()
+        self._strides = [t.stride() for t in self._tensors]
+        names = {id(options.module()): options.names for options in self._options}
+        modules = list(model.modules())
+        self._snapshot = Snapshot(modules, [names.get(id(module), ()) for module in modules])
 
-    def check(self, lock: AbstractContextManager[object] | None = None) -> None:
+    def check(self) -> None:
         """See that everything is as it was; about a tenth of a microsecond for each of it.
-
-        Args:
-            lock: Of the model: under it the answer counts, as another thread may be tracing the
-                model, which puts other tensors in the place of its weights meanwhile.
 
         Raises:
             ModelChanged: If not, with the names.
         """
         message = self.difference()
-        if message is not None and lock is not None:
-            with lock:
+        model = self._modules[0]()
+        if message is not None and model is not None:
+            # Another thread may be tracing the model, with other tensors in the place of weights.
+            with lock_of(model):
                 message = self.difference()
         if message is not None:
             raise ModelChanged(message)
+
+    def check_memory(self) -> None:
+        """See that tensors are where they were: before kernels read them.
+
+        Raises:
+            ModelChanged: If not.
+        """
+        if not self._in_place():
+            self.check()
+
+    def check_modules(self) -> None:
+        """See that all else is as it was: it may be done while kernels run.
+
+        Raises:
+            ModelChanged: If not.
+        """
+        if not self._snapshot.is_current() or self._other_changed() is not None:
+            self.check()
 
     def difference(self) -> str | None:
         """What has changed.
@@ -149,14 +145,26 @@ class Guard:
         Returns:
             The first difference; None if there is none.
         """
-        if [t.data_ptr() for t in self._tensors] != self._addresses:
+        if not self._in_place():
             return self._moved()
-        if [t.shape for t in self._tensors] != self._shapes:
-            return self._moved()
-        modules = [module() for module in self._modules]
-        if None in modules or self._ids() != self._parts:
-            return next(filter(None, map(_parts_changed, self._held)), None)
-        calls = list(map(called, modules))
+        found = None if self._snapshot.is_current() else self._module_changed()
+        return found or self._other_changed()
+
+    def _in_place(self) -> bool:
+        tensors = self._tensors
+        return (
+            list(map(Tensor.data_ptr, tensors)) == self._addresses
+            and [t.shape for t in tensors] == self._shapes
+            and list(map(Tensor.stride, tensors)) == self._strides
+        )
+
+    def _module_changed(self) -> str | None:
+        """The first difference among parts, calls and options; None if there is none."""
+        for held in self._held:
+            message = _parts_changed(held)
+            if message is not None:
+                return message
+        calls = [called(module()) for module in self._modules]
         if calls != self._calls:
             pairs = zip(self._where, calls, self._calls, strict=True)
             return _CALLED.format(where=next(where for where, now, was in pairs if now != was))
@@ -167,17 +175,17 @@ class Guard:
             try:
                 now = options.read(module.__dict__)
             except KeyError as missing:
-                return _CHANGED.format(
-                    what=f"Attribute {missing.args[0]!r}",
-                    where=options.where,
-                    was="'set'",
-                    now="'gone'",
-                )
+                what = f"Attribute {missing.args[0]!r}"
+                return _CHANGED.format(what=what, where=options.where, was="'set'", now="'gone'")
             if now is not options.values and differ(now, options.values):
                 return _option_changed(options, now)
+        return None
+
+    def _other_changed(self) -> str | None:
+        """The first difference among the other attributes; None if there is none."""
         for other in self._others:
             now = getattr(other.module(), other.name, "gone")
-            if frozen(now) != other.was:
+            if now is not other.value and frozen(now) != other.was:
                 what = f"Attribute {other.name!r}"
                 return _CHANGED.format(
                     what=what, where=other.where, was=other.shown, now=brief(now)
@@ -215,7 +223,9 @@ class Guard:
                 self._note_tensor("Attribute", f"{of}.{name}" if of else name, value)
             was = frozen(value)
             if was is not None:
-                self._others.append(_Other(where, weakref.ref(module), name, was, brief(value)))
+                itself = value if is_plain(value) else _NOTHING
+                ref, shown = weakref.ref(module), brief(value)
+                self._others.append(_Other(where, ref, name, itself, was, shown))
 
     def _note_parts(self, name: str, module: nn.Module) -> None:
         was = {
@@ -224,8 +234,9 @@ class Guard:
         }
         self._held.append(_Held(name, weakref.ref(module), was))
         self._modules.append(weakref.ref(module))
-        self._entries += [module.__dict__[of] for of in _KINDS.values()]
-        for part, tensor in _tensors_of(module):
+        for part, tensor in (*module._parameters.items(), *module._buffers.items()):
+            if tensor is None:
+                continue
             kind = "Parameter" if isinstance(tensor, nn.Parameter) else "Buffer"
             self._note_tensor(kind, f"{name}.{part}" if name else part, tensor)
 
@@ -234,20 +245,12 @@ class Guard:
         self._names.append(name)
         self._tensors.append(tensor)
 
-    def _ids(self) -> list[int]:
-        """Identities of all parameters, buffers and modules."""
-        return list(map(id, chain.from_iterable(map(dict.values, self._entries))))
-
     def _moved(self) -> str:
         """The first tensor with other memory."""
-        before = zip(
-            self._kinds, self._names, self._tensors, self._addresses, self._shapes, strict=True
-        )
-        kind, name = next(
-            (kind, name)
-            for kind, name, tensor, place, shape in before
-            if tensor.data_ptr() != place or tensor.shape != shape
-        )
+        before = zip(self._addresses, self._shapes, self._strides, strict=True)
+        now = ((t.data_ptr(), t.shape, t.stride()) for t in self._tensors)
+        place = next(n for n, (a, b) in enumerate(zip(now, before, strict=True)) if a != b)
+        kind, name = self._kinds[place], self._names[place]
         return _REPLACED.format(kind=kind, name=name, how=_OTHER_MEMORY)
 
 
@@ -268,13 +271,6 @@ def _parts_changed(held: _Held) -> str | None:
     then = _described({p: n for parts in held.was.values() for p, (_, n) in parts.items()})
     today = {p: type(v).__name__ for parts in now.values() for p, v in parts.items()}
     return _STRUCTURE.format(where=where, was=then, now=_described(today))
-
-
-def _tensors_of(module: nn.Module) -> Iterator[tuple[str, Tensor]]:
-    for entries in (module._parameters, module._buffers):
-        for name, tensor in entries.items():
-            if isinstance(tensor, Tensor):
-                yield name, tensor
 
 
 def _option_changed(options: _Options, now: Any) -> str:

@@ -1,6 +1,8 @@
 """What an engine hands out: fresh tensors, or those of an earlier prediction."""
 
+import operator
 import weakref
+from typing import Any
 
 from torch import Tensor
 
@@ -12,6 +14,10 @@ _OUT = (
     "out must be a Prediction whose tensors are to be overwritten, one that this engine returned "
     "for {b} inputs{samples}; got {got}. Leave it out to get fresh tensors."
 )
+MOST_KNOWN = 4
+"""Results of earlier calls that are written over without looking at their shapes again."""
+
+_fields_in = operator.attrgetter(*Summary._fields)
 
 
 class Results:
@@ -23,7 +29,7 @@ class Results:
 
     def __init__(self, statistics: RunStatistics) -> None:
         self._statistics = statistics
-        self._known: tuple[int, list[weakref.ref[Tensor]], Tensor] | None = None
+        self._known: list[tuple[int, list[weakref.ref[Tensor]], Tensor]] = []
 
     def fresh(self, b: int) -> Summary:
         """A copy.
@@ -52,27 +58,47 @@ class Results:
         fields = _fields_of(out)
         if fields is None:
             raise ValueError(_OUT.format(b=b, samples="", got=type(out).__name__))
-        results, known = self._statistics.results(b), self._known
-        if (
-            known
-            and known[0] == b
-            and all(ref() is field for ref, field in zip(known[1], fields, strict=True))
-        ):
-            known[2].copy_(results)
-            return fields
+        results = self._statistics.results(b)
+        for entries, refs, whole in self._known:
+            if entries == b and all(map(operator.is_, [ref() for ref in refs], fields)):
+                whole.copy_(results)
+                return fields
         want = self._statistics.fields(results, b)
         for name, into, like in zip(Summary._fields, fields, want, strict=True):
             fits = isinstance(into, Tensor) and into.shape == like.shape
             if not fits or into.dtype != like.dtype or into.device != like.device:
                 raise ValueError(_OUT.format(b=b, samples="", got=f"{name} = {_described(into)}"))
-        whole = _whole(fields, results.numel(), want)
-        if whole is not None:
-            self._known = b, [weakref.ref(field) for field in fields], whole
-            whole.copy_(results)
+        in_one = _whole(fields, results.numel(), want)
+        if in_one is not None:
+            self._know(b, fields, in_one)
+            in_one.copy_(results)
         else:
             for into, value in zip(fields, want, strict=True):
                 into.copy_(value)
         return fields
+
+    def _know(self, b: int, fields: Summary, whole: Tensor) -> None:
+        """Remember that fields fit; what nobody holds any more is forgotten, and its memory."""
+        live = [known for known in self._known if known[1][0]() is not None]
+        refs = [weakref.ref(field) for field in fields]
+        self._known = [(b, refs, whole), *live[: MOST_KNOWN - 1]]
+
+
+def handed_out(summary: Summary, **others: Any) -> Prediction:
+    """A prediction, at less than half of what its constructor takes.
+
+    A frozen dataclass sets each of its fields through ``object.__setattr__``.
+
+    Args:
+        summary: Its statistics.
+        others: All its other fields, by name.
+
+    Returns:
+        The same as ``Prediction(*summary, **others)``.
+    """
+    made = object.__new__(Prediction)
+    made.__dict__.update(zip(Summary._fields, summary, strict=True), **others)
+    return made
 
 
 def overwrite_samples(samples: Tensor, b: int, out: Prediction) -> Tensor:
@@ -99,7 +125,7 @@ def overwrite_samples(samples: Tensor, b: int, out: Prediction) -> Tensor:
 def _fields_of(out: object) -> Summary | None:
     if not isinstance(out, Prediction):
         return None
-    return Summary(*(getattr(out, name) for name in Summary._fields))
+    return Summary._make(_fields_in(out))
 
 
 def _whole(fields: Summary, entries: int, want: Summary) -> Tensor | None:

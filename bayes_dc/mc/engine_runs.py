@@ -68,7 +68,9 @@ class Runner:
         self._default_ids = True
         self._rounding = next((step for step in plan.steps if step.rounds), None)
         self._process = os.getpid()
+        self._gpu = device.index if device.type == "cuda" else None
         self._stream: torch.cuda.Stream | None = None
+        self._handle: int | None = None  # of that stream
 
     def run(self, x: Tensor, seed: int, sample_ids: Tensor | None, *, keep_samples: bool) -> None:
         """Run; the results are then in the statistics.
@@ -92,15 +94,15 @@ class Runner:
         self._set_ids(sample_ids, len(x))
         prepared = self._prepared(len(x), keep_samples)
         # Copied before every run, which may use the memory of the input once it has been read.
-        copy: Call = (prepared.input.copy_, (x.detach() if x.requires_grad else x,), {})
-        if self._capture is None:
-            with self._here(), torch.no_grad(), self._numbered():
-                run([copy, *prepared.calls])
-            return
+        source = x.detach() if x.requires_grad else x
         if prepared.captured is None:
+            copy: Call = (prepared.input.copy_, (source,), {})
             with self._here(), torch.no_grad(), self._numbered():
+                if self._capture is None:
+                    run([copy, *prepared.calls])
+                    return
                 prepared.captured = self._capture(copy, prepared.calls)
-        run([copy])
+        prepared.input.copy_(source)
         prepared.captured.graph.replay()
 
     def difference(self) -> str | None:
@@ -207,12 +209,15 @@ class Runner:
 
     def _on_this_stream(self) -> None:
         """A call on another stream than the last one waits for it: they share the arena."""
-        if self._device.type != "cuda":
+        if self._gpu is None:
+            return
+        handle = torch._C._cuda_getCurrentRawStream(self._gpu)  # a tenth of current_stream()
+        if handle == self._handle:
             return
         current = torch.cuda.current_stream(self._device)
-        if self._stream is not None and current != self._stream:
+        if self._stream is not None:
             current.wait_stream(self._stream)
-        self._stream = current
+        self._stream, self._handle = current, handle
 
     def _set_ids(self, sample_ids: Tensor | None, b: int) -> None:
         """Write the ids, unless they are 0, 1, … and already there."""

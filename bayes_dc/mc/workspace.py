@@ -6,7 +6,6 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from bayes_dc.mc.guards import version_of
 from bayes_dc.mc.plan import Plan
 from bayes_dc.mc.plan_types import Call, Dim, SiteIds, Storage, Value, size_of
 from bayes_dc.mc.views import tensor_of
@@ -73,7 +72,11 @@ class Workspace:
         self.pass_ids = torch.arange(plan.T, device=device)
         self.all_passes = torch.arange(plan.T, device=device)
         self._typed: dict[torch.dtype, Tensor] = {}
-        self._versions = {storage: _versions_of(storage) for storage in plan.derived}
+        self._leaves = {storage: list(_leaves(storage)) for storage in plan.derived}
+        self._versions = {storage: _versions(leaves) for storage, leaves in self._leaves.items()}
+        watched = {id(t): t for leaves in self._leaves.values() for t in leaves}
+        self._watched = list(watched.values())
+        self._seen = _versions(self._watched)
         self._programs: dict[tuple[int, int], Program] = {}
 
     def bind(self, b: int, passes: int) -> Program:
@@ -170,15 +173,19 @@ class Workspace:
             all_of_them: Whatever the version counters of the weights say. They do not count what is
                 written through ``parameter.data``.
         """
+        now = _versions(self._watched)
+        if now == self._seen and not all_of_them:
+            return
         for storage, known in self._versions.items():
-            if all_of_them or known != _versions_of(storage):
+            if all_of_them or known != _versions(self._leaves[storage]):
                 self._recompute(storage)
+        self._seen = now
 
     def _recompute(self, storage: Storage) -> None:
         """Fill a derived constant; its memory stays where it is."""
         assert storage.compute is not None
         assert storage.tensor is not None
-        self._versions[storage] = _versions_of(storage)
+        self._versions[storage] = _versions(self._leaves[storage])
         with torch.no_grad():
             storage.tensor.copy_(storage.compute(*map(tensor_of, storage.sources)))
 
@@ -196,15 +203,16 @@ class Workspace:
         }
 
 
-def _versions_of(storage: Storage) -> tuple[int, ...]:
-    """Versions of the weights that a derived constant comes from, through other such constants."""
-    return tuple(_leaves(storage))
+def _versions(tensors: list[Tensor]) -> list[int]:
+    return [tensor._version for tensor in tensors]
 
 
-def _leaves(storage: Storage) -> Iterator[int]:
+def _leaves(storage: Storage) -> Iterator[Tensor]:
+    """The weights that a derived constant comes from, through other such constants."""
+    # Without inference tensors, which count no writes: they cannot be written outside of that mode.
     for value in storage.sources:
         source = value.storage
         if source.kind == "derived":
             yield from _leaves(source)
-        elif source.tensor is not None:
-            yield version_of(source.tensor)
+        elif source.tensor is not None and not source.tensor.is_inference():
+            yield source.tensor

@@ -12,12 +12,13 @@ import torch
 import triton.language as tl
 from torch import Tensor
 
-from bayes_dc.ops import _tuned
+from bayes_dc.ops import _device, _tuned
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET", "0") == "1"
 
 _TARGET_PROGRAMS = 2048
 _FEW_PROGRAMS = 264  # two for each multiprocessor of a large GPU
+_FEW_ROWS = 1024  # of as many programs
 _MIN_ROWS_PER_SPLIT = 32
 _MAX_PARTIAL_ELEMENTS = 1 << 26
 _MAX_ROWS = 2**31 - 256
@@ -32,8 +33,9 @@ class RowConfig(NamedTuple):
 
     Attributes:
         rows: Rows per lane; of one copy (weight gradient).
-        lanes: Lanes along the rows, of the forward 32, or fewer with the others on other inputs;
-            along the inputs, four each (weight gradient).
+        lanes: Lanes along the rows, of the forward 32, or fewer with the others on other inputs, or
+            1: then every row is a program of its own, of 16 outputs and as many ranges of inputs,
+            and the other numbers do not count. Along the inputs, four each (weight gradient).
         quads: Groups of four inputs: of one copy (forward: 1, 2, 4; 1 if ``lanes`` are fewer than
             32), of a program (gradient).
         warps: Warps per program, each on other inputs (forward; ``32 / lanes`` times as many parts
@@ -61,6 +63,8 @@ def fwd_config(
     found = _tuned.lookup("linear_fwd", device, dtype, M=M, N=N, K=K)
     if found is not None:
         return RowConfig(**found)
+    if N <= 16 and M <= _FEW_ROWS:
+        return RowConfig(rows=1, lanes=1)
     columns = -(-N // 32)
     if columns * -(-M // 8) <= _FEW_PROGRAMS:
         return RowConfig(rows=1, lanes=8, quads=1, warps=4)
@@ -158,6 +162,14 @@ def constant_stride(w: Tensor) -> int:
 def use_ptx(t: Tensor) -> bool:
     """Whether the PTX forms of the helpers apply: an NVIDIA GPU and float32 sums."""
     return t.is_cuda and torch.version.hip is None and t.dtype != torch.float64
+
+
+def early(device: torch.device) -> dict[str, bool]:
+    """Options of a launch whose programs may begin while the last ones of the launch before end.
+
+    They wait for it before they read: what is saved is the time until they are there.
+    """
+    return {"EARLY": True, "launch_pdl": True} if _device.on_hopper(device) else {}
 
 
 def on_device_of(t: Tensor) -> contextlib.AbstractContextManager[object]:

@@ -212,6 +212,7 @@ def test_one_engine_for_several_threads(planned):
     assert len(found) == 20
     for (n, _), got in found.items():
         assert_same(got, want[n - 1])
+        assert got.seed == n
 
 
 def test_within_inference_mode_and_with_gradients_on():

@@ -111,3 +111,23 @@ def test_more_rows_than_a_kernel_counts_are_refused():
     assert _launch.count_rows(torch.empty(1).expand(2**31 - 256, 1, 1, 1)) == 2**31 - 256
     with pytest.raises(ValueError, match=r"at most 2147483392 rows .* got 2147483393\. Split"):
         _launch.count_rows(torch.empty(1).expand(2**31 - 255, 1, 1, 1))
+
+
+def test_a_launch_begins_early_on_hopper_alone(monkeypatch):
+    """Elsewhere the instruction to wait for the launch before does not exist."""
+    from bayes_dc.ops import _device
+
+    assert _launch.early(torch.device("cpu")) == {}
+    for capability, options in (
+        ((9, 0), {"EARLY": True, "launch_pdl": True}),
+        ((8, 0), {}),
+        ((0, 0), {}),
+    ):
+        monkeypatch.setattr(_device, "gpu", lambda device, c=capability: _device.Gpu(c, 132, 0))
+        assert _launch.early(torch.device("cuda", 0)) == options
+
+
+@pytest.mark.skipif(_launch.INTERPRETED, reason="the interpreter has configurations of its own")
+@pytest.mark.parametrize(("M", "N", "lanes"), [(100, 10, 1), (100, 17, 8), (2000, 10, 8)])
+def test_few_rows_of_few_outputs_are_programs_of_their_own(M, N, lanes):
+    assert _launch.fwd_config(M, N, 1024).lanes == lanes

@@ -213,19 +213,26 @@ def load_quad(
         )
 
 
+@triton.constexpr_function
+def _load_id(pure):
+    how = ".nc" if pure else ""  # ptxas moves a load by the read-only way past barriers
+    return "{ .reg .b64 t; ld.global" + how + ".b64 t, [$1]; cvt.u32.u64 $0, t; }"
+
+
 @triton.jit
-def load_id(p, PTX: tl.constexpr):
+def load_id(p, PTX: tl.constexpr, PURE: tl.constexpr = True):
     """The low 32 bits of the int64 at ``p``, in the tile's own layout.
 
-    A `tl.load` would choose a layout that coalesces it, and the whole kernel would follow.
+    A `tl.load` would choose a layout that coalesces it, and the whole kernel would follow. Unless
+    PURE it is begun here, not where it is used.
     """
     if PTX:
         return tl.inline_asm_elementwise(
-            "{ .reg .b64 t; ld.global.nc.b64 t, [$1]; cvt.u32.u64 $0, t; }",
+            _load_id(PURE),
             "=r,l",
             [p],
             dtype=tl.uint32,
-            is_pure=True,
+            is_pure=PURE,
             pack=1,
         )
     else:

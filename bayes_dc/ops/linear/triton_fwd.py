@@ -8,7 +8,8 @@ Tile        a lane owns one word (32 outputs) of ROWS rows: the bit of an output
             where it arrives, as x does, by asynchronous copies, 4·QUADS inputs ahead. Of the last
             16 outputs or fewer only so many are summed (GROUPS of eight).
 Grid        cdiv(N, 32) · cdiv(M, LANES·ROWS) programs. Many rows: of one warp, LANES = 32. Few
-            rows: WARPS · 32 / LANES parts, which make different ranges of the inputs.
+            rows: WARPS · 32 / LANES parts, which make different ranges of the inputs. Few rows and
+            outputs: triton_few_fwd.py. EARLY: programs begin while the launch before ends.
 Precision   products and sums in float32 (float64 for float64); s, b and the epilogue
             (_epilogue.py) applied once, at the end.
 Order       up to sixteen ranges of inputs, k ascending in each, a function of K alone; their sums
@@ -26,9 +27,12 @@ from torch import Tensor
 
 from bayes_dc.ops import _epilogue, _launch
 from bayes_dc.ops._coordinates import row_coordinates
+from bayes_dc.ops.linear import triton_few_fwd
 from bayes_dc.ops.linear.triton_elements_fwd import sum_elements
+from bayes_dc.ops.linear.triton_ends import finished, of_outputs
 from bayes_dc.ops.linear.triton_fma import load_id
 from bayes_dc.ops.linear.triton_parts_fwd import sum_parts
+from bayes_dc.ops.linear.triton_stage import wait_for_last
 from bayes_dc.ops.linear.triton_staged_fwd import sum_inputs
 
 _RANGES = 16
@@ -83,6 +87,7 @@ def dropconnect_linear_fwd_kernel(
     ACC: tl.constexpr,
     STAGED: tl.constexpr,
     EVEN: tl.constexpr,
+    ONE_X: tl.constexpr,
     PTX: tl.constexpr,
     LANES: tl.constexpr,
     ROWS: tl.constexpr,
@@ -93,8 +98,11 @@ def dropconnect_linear_fwd_kernel(
     factors_ptr=None,
     summands_ptr=None,
     EPILOGUE: tl.constexpr = 0,
+    EARLY: tl.constexpr = False,
 ):
     """8·GROUPS outputs of one word, of LANES·ROWS rows; for the ranges see ``first_of``."""
+    if EARLY:
+        wait_for_last()
     n_words = tl.cdiv(N, 32)
     pid = tl.program_id(0)
     pn = pid % n_words
@@ -106,8 +114,8 @@ def dropconnect_linear_fwd_kernel(
     m = pm * (LANES * ROWS) + row
     inside = m < M
     p, s, r = row_coordinates(tl.minimum(m, M - 1), S, R)
-    sample = load_id(sample_ptr + s * stride_sample, PTX)
-    step = load_id(pass_ptr + p * stride_pass, PTX)
+    sample = load_id(sample_ptr + s * stride_sample, PTX, False)
+    step = load_id(pass_ptr + p * stride_pass, PTX, False)
     k0 = tl.load(key_ptr).to(tl.uint32)
     k1 = tl.load(key_ptr + 1).to(tl.uint32)
     x = x_ptr + p * stride_xp + s * stride_xs + r * stride_xr
@@ -126,17 +134,22 @@ def dropconnect_linear_fwd_kernel(
                 ranges, length, extra, nil, KEEP, BITS, EVEN, ROWS, QUADS, GROUPS,
             )  # fmt: skip
         else:
-            EACH: tl.constexpr = 8 * GROUPS // (WARPS * 32 // LANES)
-            at = n + EACH * part
-            acc = sum_parts(
-                zeros, x, w, k0, k1, pn.to(tl.uint32), sample, step, row, part, lane, K,
-                ranges, length, extra, nil, KEEP, BITS, EVEN, LANES, QUADS, WARPS, GROUPS, RANGES,
+            COLUMNS: tl.constexpr = 8 * GROUPS
+            at = n + element % COLUMNS
+            bias, factor, summand = of_outputs(
+                b_ptr, factors_ptr, summands_ptr, at, N, stride_b, HAS_BIAS, EPILOGUE
+            )
+            sums, rows = sum_parts(
+                zeros, x, w, out, k0, k1, pn.to(tl.uint32), sample, step, element, row, part, K,
+                ranges, length, extra, nil,
+                KEEP, BITS, EVEN, ONE_X, LANES, QUADS, WARPS, GROUPS, RANGES,
             )  # fmt: skip
-            values = _finish(
-                acc, b_ptr, at, N, stride_b, factors_ptr, summands_ptr,
-                SCALE, HAS_BIAS, EPILOGUE, ACC, EACH,
-            )  # fmt: skip
-            _store(values, out, at, N, stride_on, inside, EACH)
+            EACH: tl.constexpr = COLUMNS * LANES // ELEMENTS
+            for j in tl.static_range(EACH):
+                y = finished(sums[j], bias, factor, summand, SCALE, HAS_BIAS, EPILOGUE)
+                known = pm * LANES + element // COLUMNS + j * (LANES // EACH) < M
+                to = rows[j] + at.to(tl.int64) * stride_on
+                tl.store(to, y.to(out.dtype.element_ty), mask=known & (at < N))
     else:
         tl.static_assert(WARPS == 1)
         acc = sum_elements(
@@ -219,6 +232,22 @@ def launch_fwd(
     warps = config.warps if staged else 1
     tiles = triton.cdiv(K, 16)
     ranges = max(1, min(_RANGES, triton.cdiv(K, _LENGTH)))
+    order = (ranges, tiles // ranges * 16, tiles % ranges)
+    ending = _epilogue.options(epilogue, out)
+    sizes = zip(x.shape[:3], x.stride()[:3], strict=True)
+    one_x = all(stride == 0 or size == 1 for size, stride in sizes)
+    if staged and config.lanes == 1:
+        with _launch.on_device_of(x):
+            triton_few_fwd.launch(
+                *(x, w, bias, key, sample_ids, pass_ids, out),
+                keep=keep,
+                bits=bits,
+                scale=scale,
+                order=order,
+                most=_RANGES,
+                ending=ending,
+            )
+        return
     grid = (triton.cdiv(N, 32) * triton.cdiv(M, config.rows * config.lanes),)
     with _launch.on_device_of(x):
         dropconnect_linear_fwd_kernel[grid](
@@ -234,9 +263,7 @@ def launch_fwd(
             M,
             N,
             K,
-            ranges,
-            tiles // ranges * 16,
-            tiles % ranges,
+            *order,
             0,
             *x.stride(),
             *w.stride(),
@@ -251,6 +278,7 @@ def launch_fwd(
             ACC=_launch.accumulator(x.dtype),
             STAGED=staged,
             EVEN=K % (4 * config.quads) == 0,
+            ONE_X=one_x,
             PTX=_launch.use_ptx(x),
             LANES=config.lanes,
             ROWS=config.rows,
@@ -258,7 +286,8 @@ def launch_fwd(
             WARPS=warps,
             GROUPS=2 if N <= 16 else 4,
             RANGES=_RANGES,
-            **_epilogue.options(epilogue, out),
+            **ending,
+            **_launch.early(x.device),
             num_warps=warps,
             maxnreg=(config.registers or None) if staged else None,
         )

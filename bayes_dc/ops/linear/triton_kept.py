@@ -30,6 +30,19 @@ def write_eight(address, values, STEP: tl.constexpr, on):
 
 
 @triton.jit
+def write_kept(address, value):
+    """One float32."""
+    return tl.inline_asm_elementwise(
+        "{ st.shared.f32 [$1], $2; mov.u32 $0, 0; }",
+        "=r,r,f",
+        [address, value],
+        dtype=tl.int32,
+        is_pure=False,
+        pack=1,
+    )
+
+
+@triton.jit
 def read_kept(address):
     """One float32, read before a later barrier."""
     return tl.inline_asm_elementwise(

@@ -103,12 +103,40 @@ def read_pointer(address, like):
 
 
 @triton.jit
+def pointer_of(p, lane):
+    """The pointer that another lane of the warp has."""
+    found = tl.inline_asm_elementwise(
+        """{ .reg .b32 a, b; mov.b64 {a, b}, $1; shfl.sync.idx.b32 a, a, $2, 31, 0xffffffff;
+        shfl.sync.idx.b32 b, b, $2, 31, 0xffffffff; mov.b64 $0, {a, b}; }""",
+        "=l,l,r",
+        [p, lane],
+        dtype=tl.int64,
+        is_pure=False,
+        pack=1,
+    )
+    return found.to(p.dtype, bitcast=True)
+
+
+@triton.jit
 def copy_from(address, source, SIZE: tl.constexpr):
     """Begin to copy a quad of SIZE-byte elements from a pointer."""
     return tl.inline_asm_elementwise(
         "{ " + _copy(SIZE, "$2"),
         "=r,r,l",
         [address, source],
+        dtype=tl.int32,
+        is_pure=False,
+        pack=1,
+    )
+
+
+@triton.jit
+def wait_for_last():
+    """Wait for the launch before, of a launch that may begin earlier; read nothing until then."""
+    return tl.inline_asm_elementwise(
+        "{ griddepcontrol.wait; mov.u32 $0, 0; }",
+        "=r",
+        [],
         dtype=tl.int32,
         is_pure=False,
         pack=1,
@@ -200,6 +228,32 @@ def add_quad(address, v0, v1, v2, v3):
         "=r,r,f,f,f,f",
         [address, v0, v1, v2, v3],
         dtype=tl.int32,
+        is_pure=False,
+        pack=1,
+    )
+
+
+@triton.jit
+def write_words(address, a, b, c, d):
+    """Four words, 16 bytes."""
+    return tl.inline_asm_elementwise(
+        "{ st.shared.v4.b32 [$1], {$2, $3, $4, $5}; mov.u32 $0, 0; }",
+        "=r,r,r,r,r,r",
+        [address, a, b, c, d],
+        dtype=tl.int32,
+        is_pure=False,
+        pack=1,
+    )
+
+
+@triton.jit
+def take_words(address):
+    """Four words, read before a later barrier."""
+    return tl.inline_asm_elementwise(
+        "ld.shared.v4.b32 {$0, $1, $2, $3}, [$4];",
+        "=r,=r,=r,=r,r",
+        [address],
+        dtype=(tl.uint32, tl.uint32, tl.uint32, tl.uint32),
         is_pure=False,
         pack=1,
     )

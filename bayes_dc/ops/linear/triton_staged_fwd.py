@@ -107,7 +107,7 @@ def sum_inputs(
             )
             acc, words = add_tile(
                 acc, words, read_row(at + x_at, swap, ELEMENT, QUADS), w_at, k, K,
-                k0, k1, pn, sample, step, row, nil, KEEP, BITS, EVEN, QUADS, GROUPS,
+                k0, k1, pn, sample, step, row, nil, KEEP, BITS, EVEN, QUADS, GROUPS, False,
             )  # fmt: skip
         _add_range(acc, sums, STEP, GROUPS)
     return _read_sums(sums + wait_copies(base, 1) - base, STEP, GROUPS)

@@ -59,15 +59,33 @@ def _tensor(data: np.ndarray, dtype: tl.dtype) -> Any:
 
 def fma_if8(a: Any, word: Any, bit: Any, x: Any, w: Any, PTX: Any) -> Any:
     """Eight sums, rounded twice as the interpreter's ``tl.fma``."""
+    return _sums(a, word, bit, x, w, 8)
+
+
+def _sums(a: Any, word: Any, bit: Any, x: Any, w: Any, count: int) -> Any:
     words, factor = _numbers(word), _numbers(x)
     result = []
-    for i in range(8):
+    for i in range(count):
         before = _numbers(a[i])
         after = factor * _numbers(w[i]) + before
         result.append(
             _tensor(np.where(words & np.uint32(int(bit) << i), after, before), tl.float32)
         )
     return tuple(result)
+
+
+def fma_if(a: Any, word: Any, bit: Any, x: Any, w: Any, COUNT: Any) -> Any:
+    """The same of up to seven."""
+    return _sums(a, word, bit, x, w, int(COUNT))
+
+
+def dot_words(a: Any, words: Any, bit: Any, x: Any, w: Any) -> Any:
+    """One sum of four products, rounded twice each."""
+    total = _numbers(a)
+    for i in range(4):
+        added = _numbers(x[i]) * _numbers(w[i]) + total
+        total = np.where(_numbers(words[i]) & _numbers(bit).astype(np.uint32), added, total)
+    return _tensor(total, tl.float32)
 
 
 def in_order(case: Case) -> torch.Tensor:
@@ -93,7 +111,13 @@ def in_order(case: Case) -> torch.Tensor:
 def install(monkeypatch: Any, x: torch.Tensor, w: torch.Tensor) -> Memory:
     """Replace the PTX of the staged forward of ``x`` and ``w``; returns its shared memory."""
     from bayes_dc.ops import _launch
-    from bayes_dc.ops.linear import triton_fwd, triton_parts_fwd, triton_staged_fwd, triton_sums
+    from bayes_dc.ops.linear import (
+        triton_few_fwd,
+        triton_fwd,
+        triton_parts_fwd,
+        triton_staged_fwd,
+        triton_sums,
+    )
     from bayes_dc.ops.linear.triton_fma import load_id
 
     spans = [(t.data_ptr(), t.untyped_storage().nbytes()) for t in (x, w)]
@@ -143,6 +167,11 @@ def install(monkeypatch: Any, x: torch.Tensor, w: torch.Tensor) -> Memory:
         found = read(address, np.uint64, 1)[:, 0]
         return _tensor(found, like.dtype.scalar)
 
+    def pointer_of(p: Any, lane: Any) -> Any:
+        every = _numbers(p)
+        warp = np.arange(every.size) // 32 * 32
+        return _tensor(every[warp + _numbers(lane)], p.dtype.scalar)
+
     def wait_copies(address: Any, WARPS: Any) -> Any:
         memory.arrive()
         return address
@@ -159,6 +188,16 @@ def install(monkeypatch: Any, x: torch.Tensor, w: torch.Tensor) -> Memory:
 
     def write_quad(address: Any, *values: Any) -> None:
         write(address, np.stack([_numbers(v) for v in values], 1).astype(np.float32))
+
+    def write_words(address: Any, *words: Any) -> None:
+        write(address, np.stack([_numbers(v) for v in words], 1).astype(np.uint32))
+
+    def take_words(address: Any) -> Any:
+        found = read(address, np.uint32, 4)
+        return tuple(_tensor(found[:, i], tl.uint32) for i in range(4))
+
+    def write_kept(address: Any, value: Any) -> None:
+        write(address, _numbers(value).astype(np.float32)[:, None])
 
     def write_eight(address: Any, values: Any, STEP: Any, on: Any) -> None:
         step = int(getattr(STEP, "value", STEP))
@@ -194,24 +233,30 @@ def install(monkeypatch: Any, x: torch.Tensor, w: torch.Tensor) -> Memory:
         "copy_quad": copy_quad,
         "copy_from": copy_from,
         "read_pointer": read_pointer,
+        "pointer_of": pointer_of,
         "commit_copies": lambda token: None,
         "wait_copies": wait_copies,
         "barrier": lambda address, WARPS: address,
         "read_quad": read_quad,
         "take_quad": read_quad,
         "write_quad": write_quad,
+        "write_words": write_words,
+        "take_words": take_words,
+        "write_kept": write_kept,
         "write_eight": write_eight,
         "read_kept": read_kept,
         "add_eight": add_eight,
         "warp_number": lambda: _tensor(np.zeros(1, np.int32), tl.int32),
         "fma_if8": fma_if8,
+        "fma_if": fma_if,
+        "dot_words": dot_words,
         "mask_words": mask_words,
         "words_of": checked_words,
     }
-    for module in (triton_parts_fwd, triton_staged_fwd, triton_sums):
+    for module in (triton_few_fwd, triton_parts_fwd, triton_staged_fwd, triton_sums):
         for name, function in functions.items():
             if hasattr(module, name):
                 monkeypatch.setattr(module, name, function)
-    monkeypatch.setattr(triton_fwd, "load_id", lambda p, PTX: load_id(p, False))
+    monkeypatch.setattr(triton_fwd, "load_id", lambda p, PTX, PURE: load_id(p, False))
     monkeypatch.setattr(_launch, "use_ptx", lambda t: True)
     return memory

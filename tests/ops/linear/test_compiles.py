@@ -50,7 +50,7 @@ def forward(**options):
 
     config = _launch.fwd_config(*SHAPE)
     sizes = {"LANES": 32, "ROWS": config.rows, "QUADS": config.quads, "WARPS": 1}
-    sizes |= {"GROUPS": 4, "RANGES": 16}
+    sizes |= {"GROUPS": 4, "RANGES": 16, "ONE_X": False}
     return (
         dropconnect_linear_fwd_kernel,
         {"HAS_BIAS": True, "STAGED": True, "EVEN": True} | sizes | options,
@@ -139,3 +139,36 @@ def test_parts_move_nothing_in_their_loop(sizes, registers, tmp_path):
     products = sum("FFMA" in text for text in body)
     assert products == 32 * sizes["QUADS"] * constants["GROUPS"]
     assert len(body) < (2.2 if constants["GROUPS"] == 4 else 3.2) * products
+
+
+def test_a_row_of_few_outputs_is_on_its_way_before_anything_is_known(tmp_path):
+    """All copies are begun before a load is waited for, and no register is spilled."""
+    from bayes_dc.ops.linear.triton_few_fwd import few_outputs_fwd_kernel
+
+    shape = {"TILES": 1, "OUTPUTS": 10, "QUADS": 16, "RANGES": 16, "EARLY": True}
+    constants = {k: v for k, v in COMMON.items() if k != "PTX"} | {"HAS_BIAS": True} | shape
+    sass = disassemble(few_outputs_fwd_kernel, constants, tmp_path, num_warps=8)
+    copies = [m.start() for m in re.finditer(r"\bLDGSTS\b", sass)][:11]
+    loads = [m.start() for m in re.finditer(r"\bLDG\b", sass)]
+    assert len(copies) == 11
+    assert copies[-1] < sass.index("DEPBAR.LE")
+    assert sass.index("ACQBULK") < min(*copies, *loads)
+    assert not re.search(r"\b(LDL|STL)\b", sass)
+
+
+@pytest.mark.parametrize("sizes", [{}, {"WARPS": 16, "QUADS": 2}, {"STAGED": False}], ids=str)
+def test_nothing_is_read_before_the_launch_before_has_ended(sizes, tmp_path):
+    """A program that begins early waits first; loads do not move past that."""
+    import triton.language as tl
+
+    kernel, constants, options = forward(**sizes, EARLY=True)
+    sass = disassemble(
+        kernel,
+        COMMON | {"ACC": tl.float32} | constants,
+        tmp_path,
+        num_warps=constants["WARPS"],
+        **options,
+    )
+    reads = [m.start() for m in re.finditer(r"\b(LDG|LDGSTS|LD)\b", sass)]
+    assert reads
+    assert sass.index("ACQBULK") < min(reads)

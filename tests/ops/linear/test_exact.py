@@ -106,6 +106,7 @@ FORWARD = [
     {"rows": 1, "quads": 2, "warps": 16, "registers": 128},
     {"rows": 1, "quads": 1, "warps": 8, "lanes": 16},
     {"rows": 1, "quads": 1, "warps": 4, "lanes": 8},
+    {"rows": 1, "quads": 1, "lanes": 1},
     {"rows": 2, "quads": 2, "registers": 168},
     {"rows": 2, "quads": 4},
     {"rows": 2, "quads": 1, "lanes": 16},

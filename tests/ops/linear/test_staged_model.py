@@ -22,6 +22,7 @@ FORMS = [
     {"rows": 1, "quads": 1, "warps": 8, "lanes": 16},
     {"rows": 1, "quads": 1, "warps": 4, "lanes": 8},
     {"rows": 1, "quads": 1, "warps": 1, "lanes": 8},
+    {"rows": 1, "quads": 1, "lanes": 1},
 ]
 FEW = Shape(2, 3, 1, 10, 548)
 """Sixteen ranges, of which three are longer; as few outputs as classes."""
@@ -48,6 +49,19 @@ def test_staged_sums_are_in_order(form, dtype, shape, monkeypatch):
     memory = staged_model.install(monkeypatch, case.x, case.w)
     monkeypatch.setattr("harness.moved", lambda t, device: t)
     got = case.run("interpreter", only="y", config=RowConfig(**form))["y"]
+    assert memory.most <= MOST_BYTES
+    assert_bitwise_equal(got, staged_model.in_order(case), "y")
+
+
+def test_a_row_of_few_outputs_comes_in_turns(monkeypatch):
+    """Of sixteen outputs half as many inputs fit at a time; three ranges take another turn."""
+    from bayes_dc.ops._launch import RowConfig
+
+    case = make_case(Shape(1, 2, 1, 16, 548))
+    memory = staged_model.install(monkeypatch, case.x, case.w)
+    monkeypatch.setattr("harness.moved", lambda t, device: t)
+    config = RowConfig(rows=1, lanes=1)
+    got = case.run("interpreter", only="y", config=config)["y"]
     assert memory.most <= MOST_BYTES
     assert_bitwise_equal(got, staged_model.in_order(case), "y")
 
