@@ -5,10 +5,6 @@ from typing import NamedTuple
 
 import torch
 
-# What torch.backends.cuda.matmul.fp32_precision and torch.backends.cudnn.conv.fp32_precision ask,
-# in a fifth of the time: a call of an engine asks both.
-_precision_of = torch._C._get_fp32_precision_getter
-
 
 class Gpu(NamedTuple):
     """Properties that the launchers ask for in every call.
@@ -59,7 +55,7 @@ def tensor_float32() -> bool:
     Returns:
         Torch's switch for matrix products on CUDA devices.
     """
-    return _precision_of("cuda", "matmul") == "tf32"
+    return torch.backends.cuda.matmul.fp32_precision == "tf32"
 
 
 def convolution_tensor_float32() -> bool:
@@ -68,4 +64,4 @@ def convolution_tensor_float32() -> bool:
     Returns:
         cuDNN's switch, on unless it was turned off; see ``tensor_float32``.
     """
-    return _precision_of("cuda", "conv") == "tf32"
+    return torch.backends.cudnn.conv.fp32_precision == "tf32"  # type: ignore[attr-defined]
