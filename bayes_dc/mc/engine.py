@@ -14,7 +14,7 @@ from bayes_dc.mc.engine_graphs import Capture
 from bayes_dc.mc.engine_guard import Guard
 from bayes_dc.mc.engine_masks import active_dropout, silent_dropout
 from bayes_dc.mc.engine_options import FixedOptions
-from bayes_dc.mc.engine_results import Results, handed_out, overwrite_samples
+from bayes_dc.mc.engine_results import Results, handed_out
 from bayes_dc.mc.engine_runs import Runner
 from bayes_dc.mc.engine_statistics import RunStatistics
 from bayes_dc.mc.guards import lock_of
@@ -42,11 +42,12 @@ class MonteCarloEngine(FixedOptions):
     inputs, captured at its first use. Masks are those of ``predict_with_uncertainty``.
 
     Weights may be changed in place (by an optimizer, ``load_state_dict``); the next call sees them.
-    Writes through ``parameter.data`` need ``refresh()`` where the plan holds constants computed
-    from weights (folded BatchNorm). Weights that are replaced, moved or converted, modules, hooks
-    and functions that are exchanged, options such as ``p`` that change are refused by name; what
-    lies elsewhere (globals, objects of other classes) is frozen unseen. Nothing warns of
-    infinite inputs or passes without variance; ``predict_with_uncertainty`` does.
+    Writes that torch does not count (through ``parameter.data``, by an optimizer with
+    ``fused=True``, of BatchNorm's running statistics in training) need ``refresh()`` where the plan
+    holds constants computed from weights (folded BatchNorm). Weights that are replaced, moved or
+    converted, modules and hooks that are exchanged, options such as ``p`` that change are refused
+    by name; what lies elsewhere (globals, methods, other objects) is frozen unseen. Nothing warns
+    of infinite inputs or passes without variance; ``predict_with_uncertainty`` does.
 
     Args:
         model: Classifier as for ``predict_with_uncertainty``, on the device it is to run on.
@@ -186,9 +187,7 @@ class MonteCarloEngine(FixedOptions):
         with lock_of(self), apart:
             b = self.enqueue(x, seed, sample_ids, return_samples=return_samples)
             samples = self.statistics.samples(b) if return_samples else None
-            summary = self.results.fresh(b) if out is None else self.results.overwrite(b, out)
-            if samples is not None:
-                samples = samples.clone() if out is None else overwrite_samples(samples, b, out)
+            summary, samples = self.results.copies(b, samples, out)
             number = self._runner.seed or 0
         return handed_out(
             summary,

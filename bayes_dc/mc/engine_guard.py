@@ -264,8 +264,9 @@ def _parts_changed(held: _Held) -> str | None:
             if part in now[kind] and id(now[kind][part]) != was:
                 name = f"{held.name}.{part}" if held.name else part
                 return _REPLACED.format(kind=kind, name=name, how=_OTHER_OBJECT)
-    ids = {kind: {part: id(v) for part, v in parts.items()} for kind, parts in now.items()}
-    if ids == {kind: {p: i for p, (i, _) in parts.items()} for kind, parts in held.was.items()}:
+    # In their order, too: some modules call what they hold one after another.
+    ids = {kind: [(part, id(v)) for part, v in parts.items()] for kind, parts in now.items()}
+    if ids == {kind: [(p, i) for p, (i, _) in parts.items()] for kind, parts in held.was.items()}:
         return None
     where = f"module {held.name!r}" if held.name else "the model"
     then = _described({p: n for parts in held.was.values() for p, (_, n) in parts.items()})

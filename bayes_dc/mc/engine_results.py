@@ -31,6 +31,30 @@ class Results:
         self._statistics = statistics
         self._known: list[tuple[int, list[weakref.ref[Tensor]], Tensor]] = []
 
+    def copies(
+        self, b: int, samples: Tensor | None, out: Prediction | None
+    ) -> tuple[Summary, Tensor | None]:
+        """What a call hands out.
+
+        Args:
+            b: Inputs of the run.
+            samples: Its samples, if they are wanted.
+            out: What is to be written over, if anything; nothing of it is if a part does not fit.
+
+        Returns:
+            The statistics and the samples.
+
+        Raises:
+            ValueError: If ``out`` does not fit.
+        """
+        if out is None:
+            return self.fresh(b), None if samples is None else samples.clone()
+        room = None if samples is None else room_for_samples(samples, b, out)
+        summary = self.overwrite(b, out)
+        if room is not None and samples is not None:
+            room.copy_(samples)
+        return summary, room
+
     def fresh(self, b: int) -> Summary:
         """A copy.
 
@@ -65,8 +89,7 @@ class Results:
                 return fields
         want = self._statistics.fields(results, b)
         for name, into, like in zip(Summary._fields, fields, want, strict=True):
-            fits = isinstance(into, Tensor) and into.shape == like.shape
-            if not fits or into.dtype != like.dtype or into.device != like.device:
+            if not _takes(into, like):
                 raise ValueError(_OUT.format(b=b, samples="", got=f"{name} = {_described(into)}"))
         in_one = _whole(fields, results.numel(), want)
         if in_one is not None:
@@ -101,8 +124,8 @@ def handed_out(summary: Summary, **others: Any) -> Prediction:
     return made
 
 
-def overwrite_samples(samples: Tensor, b: int, out: Prediction) -> Tensor:
-    """Write the samples of a run over those of an earlier one.
+def room_for_samples(samples: Tensor, b: int, out: Prediction) -> Tensor:
+    """The samples of an earlier run, to be written over: asked for before anything is written.
 
     Args:
         samples: ``[T, b, C]``.
@@ -110,16 +133,27 @@ def overwrite_samples(samples: Tensor, b: int, out: Prediction) -> Tensor:
         out: What an engine returned earlier.
 
     Returns:
-        The samples of ``out``, with new values.
+        The samples of ``out``.
 
     Raises:
         ValueError: If it holds none, or of another shape.
     """
-    into = out.samples
-    if not isinstance(into, Tensor) or into.shape != samples.shape or into.dtype != samples.dtype:
+    into = getattr(out, "samples", None)
+    if not _takes(into, samples):
         got = f"samples = {_described(into)}"
         raise ValueError(_OUT.format(b=b, samples=" with return_samples=True", got=got))
-    return into.copy_(samples)
+    assert isinstance(into, Tensor)
+    return into
+
+
+def _takes(into: object, like: Tensor) -> bool:
+    """Whether values of ``like`` can be written into it."""
+    return (
+        isinstance(into, Tensor)
+        and (into.shape, into.dtype, into.device) == (like.shape, like.dtype, like.device)
+        and not (into.requires_grad or into.is_inference())
+        and all(stride or size < 2 for stride, size in zip(into.stride(), into.shape, strict=True))
+    )
 
 
 def _fields_of(out: object) -> Summary | None:
@@ -142,5 +176,9 @@ def _whole(fields: Summary, entries: int, want: Summary) -> Tensor | None:
 
 def _described(value: object) -> str:
     if isinstance(value, Tensor):
-        return f"{value.dtype} {list(value.shape)} on {value.device}"
+        more = ", which needs gradients" if value.requires_grad else ""
+        more += ", of inference mode" if value.is_inference() else ""
+        return (
+            f"{value.dtype} {list(value.shape)} of strides {value.stride()} on {value.device}{more}"
+        )
     return repr(value)

@@ -55,6 +55,7 @@ class Snapshot:
         self._children = [_reference(child) for child in children]
         parts = self._parts()
         self._tensors = parts[: len(parts) - len(children)]
+        self._names = self._names_of_parts()
 
     def is_current(self) -> bool:
         """Whether everything is as it was.
@@ -64,7 +65,9 @@ class Snapshot:
         """
         # Not by their ids: where Python is audited, each call of id() is.
         known, parts = [*self._tensors, *[ref() for ref in self._children]], self._parts()
-        if any(self._empty) or len(parts) != len(known) or not all(map(operator.is_, parts, known)):
+        if any(self._empty) or self._names_of_parts() != self._names:
+            return False
+        if not all(map(operator.is_, parts, known)):
             return False
         try:
             for ref, kind, calls, bare, read, values in self._seen:
@@ -83,6 +86,10 @@ class Snapshot:
 
     def _parts(self) -> list[Any]:
         return list(chain.from_iterable(map(dict.values, self._filled)))
+
+    def _names_of_parts(self) -> list[list[str]]:
+        """Of each dictionary by itself: a part may move to another, or change its name."""
+        return list(map(list, self._filled))
 
 
 def _reference(child: nn.Module | None) -> Callable[[], nn.Module | None]:

@@ -144,7 +144,7 @@ class Merger:
             node.kind = "folded"
         elif "plain" in kinds or any(_shape(one) != _shape(two) for one, two in results):
             node.kind = "plain"
-        if node.kind != "constant" and _same_for_all_rows(a, *values):
+        if node.kind != "constant" and _same_for_all_rows(a, b, *values):
             return _filled(node, values[0], a)
         folded = node.kind == "folded"
         node.outs = [self._meta(a, one, two, folded=folded) for one, two in results]
@@ -244,9 +244,12 @@ def source_of(node: fx.Node) -> str:
     return ", ".join(part for part in (name, own[-1] if own else "") if part)
 
 
-def _same_for_all_rows(a: fx.Node, one: Any, two: Any) -> bool:
+def _same_for_all_rows(a: fx.Node, b: fx.Node, one: Any, two: Any) -> bool:
     """Whether a call makes equal entries, of another tensor's type and device only."""
-    return packet(a.target) in FACTORIES and one.shape == two.shape and one.is_contiguous()
+    if packet(a.target) not in FACTORIES or one.shape != two.shape:
+        return False
+    alike = repr(a.args[1:]) == repr(b.args[1:]) and repr(a.kwargs) == repr(b.kwargs)
+    return alike and one.is_contiguous()
 
 
 def _filled(node: Node, like: Tensor, a: fx.Node) -> Node:

@@ -46,6 +46,61 @@ def own_parts(model):
     model[4]._parameters = {name: t.clone() for name, t in model[4]._parameters.items()}
 
 
+def moved(model):
+    """From the front of one module to the end of the one before."""
+    model.one, model.two = nn.Sequential(nn.Tanh()), nn.Sequential(nn.ReLU(), nn.Tanh())
+    yield
+    model.one.append(model.two._modules.pop("0"))
+
+
+def renamed(model):
+    model.parts = nn.ModuleDict({"a": nn.Tanh(), "b": nn.ReLU()})
+    yield
+    a, b = model.parts.values()
+    model.parts.clear()
+    model.parts.update([("b", a), ("a", b)])
+
+
+def reordered(model):
+    model.parts = nn.ModuleDict({"a": nn.Tanh(), "b": nn.ReLU()})
+    yield
+    model.parts["a"] = model.parts.pop("a")
+
+
+@pytest.mark.parametrize("change", [moved, renamed, reordered])
+def test_the_same_parts_in_other_places_are_named(change):
+    model = nn.Sequential(nn.Linear(4, 4))
+    steps = change(model)
+    next(steps)
+    guard = Guard(model)
+    guard.check_modules()
+    next(steps, None)
+    with pytest.raises(ModelChanged, match=r"^The parts of module '\w+' are others than when"):
+        guard.check_modules()
+
+
+OTHERS = {
+    "needs gradients": lambda t: t.clone().requires_grad_(),
+    "is of inference mode": lambda t: torch.inference_mode()(t.clone)(),
+    "is spread over few entries": lambda t: t[:1].expand(len(t)),
+}
+
+
+@pytest.mark.parametrize("other", OTHERS)
+def test_results_that_cannot_be_written_over_are_refused_as_a_whole(other):
+    model = network(scope="row")
+    x = inputs(model, 3)
+    engine = MonteCarloEngine(model, x, T)
+    out, kept = engine(x), engine(x).mean
+    last = OTHERS[other](out.mutual_information_se)
+    with pytest.raises(ValueError, match=r"out must be .*got mutual_information_se = torch.float"):
+        engine(-x, out=dataclasses.replace(out, mutual_information_se=last))
+    assert torch.equal(out.mean, kept)
+    with pytest.raises(ValueError, match="with return_samples=True; got samples = None"):
+        engine(-x, out=out, return_samples=True)
+    assert torch.equal(out.mean, kept)
+
+
 CHANGES = {
     "a hook": lambda m: m[4].register_forward_hook(print),
     "a hook of before": lambda m: m[4].register_forward_pre_hook(print),

@@ -302,3 +302,17 @@ def test_tensors_that_only_take_the_type_of_others_are_constants():
     want = predict_with_uncertainty(model, x, 7, engine="folded", return_samples=True)
     got = predict_with_uncertainty(model, x, 7, engine="engine", return_samples=True)
     assert_near(got, want)
+
+
+@pytest.mark.parametrize(
+    "fill", [lambda x: x.new_full((3,), 1 / len(x)), lambda x: x.new_full((3,), float(x.numel()))]
+)
+def test_entries_that_follow_the_number_of_rows_are_refused(fill):
+    class Filled(Fresh):
+        def forward(self, x):
+            return self.layer(x) + fill(x)
+
+    model = Filled()
+    convert(model, p=0.5)
+    with pytest.raises(PlanError, match=r"'fill_value' is .* it takes its number of rows"):
+        predict_with_uncertainty(model, torch.rand(5, 4), 3, engine="engine")

@@ -4,6 +4,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from bayes_dc.ops._cpu_emit import LANES
 from bayes_dc.ops._cpu_memory import Room
 from bayes_dc.ops._cpu_tasks import do_tasks, scalar
 from bayes_dc.ops.conv2d import _cpu_planes
@@ -40,6 +41,8 @@ def suits(source: Source, out: Tensor, weights: Tensor, channels: int, *, pool: 
         and source.images.stride(3) == out.stride(3) == 1
         and line >= width
         and line * pool + width <= _cpu_planes.POSITIONS
+        # The largest of two lines are written over these two, whole vectors at a time.
+        and (not pool or -(-(width // 2) // LANES) * LANES <= 2 * line)
     )
     if not fits:
         return False

@@ -17,6 +17,7 @@ CASES = [
     (Shape(1, 3, 8, 8, 40, 40), Geometry((1, 1), (1, 1), groups=40)),
     (Shape(2, 2, 9, 10, 12, 27), Geometry((1, 1), (1, 1), groups=3)),
     (Shape(1, 2, 5, 4, 3, 7), PLAIN),
+    *((Shape(1, 2, 40, width, 2, 3), PAD) for width in (2, 3, 4, 5, 6, 15)),
 ]
 """Windows left over at the edges, and more than a task holds."""
 EPILOGUES = [None, (None, None, True), "affine"]
